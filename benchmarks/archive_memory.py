@@ -70,7 +70,7 @@ def state_into_archive(folder: str) -> None:
 
 def state_into_store(folder: str) -> None:
     """Record a first state into a store in lmdb."""
-    from snapkv.recording.store_target import StoreTarget
+    from snapkv.copying.store_target import StoreTarget
 
     with snapkv.open(f"lmdb:{folder}") as store, store.election("record").campaign() as leader:
         target = StoreTarget(store._core, Held(leader.guard.key, leader.guard.revision))

@@ -32,6 +32,9 @@ from snapkv.coordination.leader import Leader
 from snapkv.coordination.live import LeasedKey, Live, LiveItems
 from snapkv.coordination.live_watch import LiveChange, LiveWatch
 from snapkv.coordination.session import Session, SessionInfo
+from snapkv.copying.import_prefix import ImportResult, import_prefix
+from snapkv.copying.record import record
+from snapkv.copying.status import RecordStatus
 from snapkv.errors import (
     ClockSkewError,
     ClockWarning,
@@ -58,7 +61,6 @@ from snapkv.fleet.pin import Seen
 from snapkv.fleet.ticker import Round, Ticker
 from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
 from snapkv.hooks import Hooks
-from snapkv.importing.import_prefix import ImportResult, import_prefix
 from snapkv.model import (
     Absent,
     AtRevision,
@@ -76,14 +78,13 @@ from snapkv.model import (
     Updated,
     Version,
 )
-from snapkv.observing.observe import Observed, observe
+from snapkv.reading.observed import Observed
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.typed_snapshot import TypedSnapshot
 from snapkv.reading.typed_watch import TypedWatch
 from snapkv.reading.watch import Watch
-from snapkv.recording.record import record
-from snapkv.recording.status import RecordStatus
 from snapkv.store.health import Health
+from snapkv.store.observe import observe
 from snapkv.store.open import from_etcd3, open, open_archive, open_on
 from snapkv.store.space import Space
 from snapkv.store.stats import Stats

@@ -29,7 +29,7 @@ from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 import msgpack as _msgpack
 
-from snapkv.arguments import wrong_type
+from snapkv.base.arguments import wrong_type
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.errors import InvalidTypeError
-from snapkv.lifecycle import renew_in_children
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgpack
 from msgpack import UnpackException
 
-from snapkv.arguments import check_text, wrong_type
+from snapkv.base.arguments import check_text, wrong_type
 from snapkv.errors import CorruptStoreError, FormatError, InvalidKeyError, InvalidOptionError
 from snapkv.model import Meta, Scalar
 

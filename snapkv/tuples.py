@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from snapkv.arguments import check_bytes, wrong_type
+from snapkv.base.arguments import check_bytes, wrong_type
 from snapkv.errors import InvalidTupleError, InvalidTypeError
 
 INT_BYTES_MAX = 255

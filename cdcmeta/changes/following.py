@@ -12,7 +12,7 @@ from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
 from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
 from snapkv import Changes, CompactedError, Space, Watch
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 CATCH_UP_ROWS = 64
 """Rows that are read before a waiting caller may get a timeout."""

@@ -30,7 +30,7 @@ from snapkv import (
     SpaceOps,
     Stamp,
 )
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.model import Guard, Scalar
 
 TIMEOUT_S = 10.0

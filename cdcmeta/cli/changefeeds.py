@@ -13,10 +13,11 @@ from rich.live import Live
 import snapkv
 from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
 from snapkv import SnapshotKV, format_time
+from snapkv.base.waiting import pause
 from snapkv.cli.commands import STORE_VARIABLE, App, patience
 from snapkv.cli.formats import json_line
-from snapkv.clock import SystemClock, pause
-from snapkv.typed_times import understood
+from snapkv.clock import SystemClock
+from snapkv.times import understood
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Changefeeds

@@ -19,8 +19,7 @@ from cdcmeta.errors import ExpiryIncompleteError, GenerationNotFoundError
 from snapkv.cli.commands import STORE_VARIABLE, App, patience
 from snapkv.cli.formats import Json, json_line, time_json
 from snapkv.clock import SystemClock
-from snapkv.times import dated, duration_ms, revision_of
-from snapkv.typed_times import understood
+from snapkv.times import dated, duration_ms, revision_of, understood
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
     from cdcmeta.generations import Generation, GenerationLog, TokenRange

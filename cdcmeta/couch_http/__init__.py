@@ -13,7 +13,7 @@ Not supported: attachments, views, functions of design documents, and users or p
 one login. `docs/couch.md` lists what is supported.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("http", "CouchDB's HTTP"):
     from cdcmeta.couch_http.auth import Login

@@ -34,7 +34,7 @@ from cdcmeta.couch_http.request import Call
 from cdcmeta.couch_http.streaming import JSON, BatchSize, Streamed, pieces_of
 from cdcmeta.couch_http.wakeup import Wakeup, WalkStart
 from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError, InvalidSequenceError
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import another
 
 STEPS = 4

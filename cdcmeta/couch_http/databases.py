@@ -28,7 +28,7 @@ from cdcmeta.couch_http.service import Service
 from cdcmeta.couch_http.streaming import Streamed, answer
 from cdcmeta.errors import DatabaseNotFoundError, InvalidNameError
 from snapkv import CompactedError, __version__
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 UUIDS_MAX = 1_000
 INFOS_MAX = 100

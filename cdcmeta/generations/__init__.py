@@ -5,7 +5,7 @@ the range (`Topology`). So a log row is on the node and shard of its base row. N
 NumPy: the extra `generations`.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("generations", "generations"):
     from cdcmeta.generations.cdc.cdclog import CdcLog

@@ -9,7 +9,7 @@
 Needs the extra `metrics`. `docs/metrics.md` lists every metric.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("metrics", "metrics"):
     from cdcmeta.metrics.captures import CaptureMetrics

@@ -16,7 +16,7 @@ To read the code: `options` checks the options, `reader` and `stream` pin what i
 reads it in the workers.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("spark", "Spark"):
     from cdcmeta.spark.api import changes_as_of, register

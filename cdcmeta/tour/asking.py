@@ -13,10 +13,10 @@ from cdcmeta.changes import ChangesDB
 from cdcmeta.generations import CdcLog, GenerationLog, LogRow, StreamConsumer
 from cdcmeta.tour.clones import History
 from cdcmeta.tour.report import STATES, Changed, Report, changes_of
+from snapkv.base.waiting import monotonic
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.moments import Moment
-from snapkv.clock import monotonic
 from snapkv.errors import CompactedError
 
 STREAM_S = 60.0

@@ -12,9 +12,9 @@ from cdcmeta.scheduler.runtime.records import capture_of, space_of
 from cdcmeta.scheduler.runtime.registration import HUNG_EXIT
 from cdcmeta.tour.place import CAPTURES, Place
 from snapkv import SnapshotKV
+from snapkv.base.waiting import monotonic, pause
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
-from snapkv.clock import monotonic, pause
 
 LABELS = ("c1", "c2", "c3")
 TTL_S = 3

@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
+from snapkv.base.waiting import monotonic, pause
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
-from snapkv.clock import monotonic, pause
 
 READY_S, LOOK_S, END_S = 30.0, 0.05, 10.0
 HOST = "127.0.0.1"

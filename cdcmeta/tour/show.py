@@ -22,6 +22,7 @@ from cdcmeta.tour.making import make_clones
 from cdcmeta.tour.place import CAPTURES, STORE, Place, emptied
 from cdcmeta.tour.replication import ARCHIVE, Replication, Story
 from cdcmeta.tour.report import CHANGES, PLACES, REPLICAS, STATES, VIEWS, Answer, Report, pair_text
+from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted
 from snapkv.cli.tour.errors import TourError
@@ -37,7 +38,7 @@ from snapkv.cli.tour.printing import (
     section,
     verdict_text,
 )
-from snapkv.clock import SystemClock, perf_counter
+from snapkv.clock import SystemClock
 
 NAMES_SHOWN = 3
 PLAIN_WIDTH = 100

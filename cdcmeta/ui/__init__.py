@@ -8,7 +8,7 @@
 Needs the extra `ui`, and for generations the extra `generations`.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("ui", "the page"):
     from cdcmeta.ui.extra import views

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from snapkv.aio.following import LOOK_S, Following
 from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.model import Held
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreClosedError
 from snapkv.reading.deadline import check_wait
 

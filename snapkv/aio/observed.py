@@ -10,7 +10,7 @@ from snapkv.aio.runners import Runner
 from snapkv.model import K
 
 if TYPE_CHECKING:
-    from snapkv.observing.observe import Observed as SyncObserved
+    from snapkv.reading.observed import Observed as SyncObserved
 
 
 class Observed(Reads[K], AsyncClosing):

@@ -14,9 +14,9 @@ from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
 from snapkv.aio.store import SnapshotKV
 from snapkv.aio.typed_store import TypedStore
 from snapkv.codecs import Codec
-from snapkv.engine_urls import scheme_of
+from snapkv.location import scheme_of
 from snapkv.model import K, V
-from snapkv.observing import observe as _observing
+from snapkv.store import observe as _observing
 from snapkv.store import open as _open
 
 
@@ -74,9 +74,9 @@ async def runner_for(url: str, options: dict[str, Any]) -> Runner:
     is_etcd = isinstance(url, str) and scheme_of(url) == "etcd"
     if not is_etcd or options.get("archive") is not None:
         return ThreadRunner()
-    for module in ("snapkv.engine.etcd", "snapkv.loops"):  # they take 0.1 s
+    for module in ("snapkv.engine.etcd", "snapkv.base.loops"):  # they take 0.1 s
         await asyncio.to_thread(import_module, module)
-    from snapkv.loops import GreenletRuntime
+    from snapkv.base.loops import GreenletRuntime
 
     return LoopRunner(GreenletRuntime())
 

@@ -14,8 +14,8 @@ from snapkv.model import Difference, Entry, K, V, Version
 from snapkv.times import When
 
 if TYPE_CHECKING:
-    from snapkv.observing.observe import Observed as SyncObserved
     from snapkv.reading.arrow import Table
+    from snapkv.reading.observed import Observed as SyncObserved
     from snapkv.reading.typed import TypedReads
     from snapkv.reading.view import View
     from snapkv.timeline.arrays import Integers, Revisions

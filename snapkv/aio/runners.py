@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 from snapkv.errors import NotSupportedError, StoreClosedError
 
 if TYPE_CHECKING:
-    from snapkv.loops import GreenletRuntime
+    from snapkv.base.loops import GreenletRuntime
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from snapkv.aio.resources import AsyncClosing, Opening, made
 from snapkv.aio.runners import Runner
 from snapkv.aio.typed import TypedView
 from snapkv.aio.updating import Updates
+from snapkv.base.files import FILE_MODE, FilePath
 from snapkv.codecs import Codec
 from snapkv.coordination.session import TTL_S
-from snapkv.files import FILE_MODE, FilePath
 from snapkv.model import Build, Commit, Compaction, Guard, Scalar, SpaceOps, Stamp, V
 from snapkv.store.additions import Addition
 from snapkv.store.health import HEALTH_TIMEOUT_S, Health

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Generic, Self
 from snapkv.aio.iterating import Chunk, chunk_of
 from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
-from snapkv.arguments import check_seconds
-from snapkv.clock import pause
+from snapkv.base.arguments import check_seconds
+from snapkv.base.waiting import pause
 from snapkv.errors import EngineUnavailableError, StoreClosedError, another
 from snapkv.model import Change, Changes, K
 from snapkv.reading.view import KeyspaceReads
@@ -34,7 +34,7 @@ from snapkv.reading.watch import WAIT_S_MAX
 from snapkv.times import When
 
 if TYPE_CHECKING:
-    from snapkv.observing.observe import Observed
+    from snapkv.reading.observed import Observed
     from snapkv.reading.view import View
     from snapkv.reading.watch import Watch as SyncWatch
 

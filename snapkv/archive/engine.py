@@ -23,7 +23,8 @@ from snapkv.archive.read_only import ReadOnly
 from snapkv.archive.replay import batches
 from snapkv.archive.rows import Keys
 from snapkv.archive.state import chunks, files_of, row_at, state
-from snapkv.clock import monotonic, pause
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import (
     Changes,
     Columns,
@@ -51,7 +52,6 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.layout import FormatRecord, Layout
-from snapkv.lifecycle import renew_in_children
 
 Found = TypeVar("Found")
 

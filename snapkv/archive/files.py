@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from snapkv.files import FILE_MODE, make_folder, set_mode, sync_folder, typed_errors
+from snapkv.base.files import FILE_MODE, make_folder, set_mode, sync_folder, typed_errors
 
 PARTIAL = ".partial"
 

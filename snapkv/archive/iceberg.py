@@ -18,8 +18,8 @@ from snapkv.archive.manifest import GRACE_S, Manifest
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import existing
 from snapkv.archive.tables import PublishedTable, Table, facts_of, tables_of
+from snapkv.base.extras import extra
 from snapkv.errors import EngineUnavailableError, InvalidOptionError
-from snapkv.extras import extra
 
 with extra("iceberg", "tables of Iceberg"):
     from pyiceberg.catalog.memory import InMemoryCatalog

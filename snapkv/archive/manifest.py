@@ -25,9 +25,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from snapkv.dates import dated
 from snapkv.errors import ArchiveError, FormatError, HistoryGapError
 from snapkv.layout import SourceId
+from snapkv.times import dated
 
 FORMAT = 2
 FOLDER = "_manifest"

@@ -10,15 +10,15 @@ from typing import Any
 from snapkv.archive.files import Entry
 from snapkv.archive.object_errors import no_credentials, rejected, status_of, typed
 from snapkv.archive.storage import Location, obstore_options
-from snapkv.clock import check_in_time, pause
+from snapkv.base.extras import extra
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import check_in_time, pause
 from snapkv.errors import (
     EngineUnavailableError,
     FileMissingError,
     NotSupportedError,
     SnapKVError,
 )
-from snapkv.extras import extra
-from snapkv.lifecycle import renew_in_children
 
 with extra("archive", "archives in object stores"):
     import obstore

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File
 from snapkv.archive.rows import Group, Keys, groups_of
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.errors import ArchiveError, FileMissingError, SnapKVError
-from snapkv.lifecycle import renew_in_children
 
 CACHE_BYTES = 64 << 20
 FILES_OPEN_MAX = 256

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from snapkv.arguments import check_int, check_known, check_seconds, wrong_type
+from snapkv.base.arguments import check_int, check_known, check_seconds, wrong_type
 from snapkv.errors import InvalidOptionError
 
 CONNECT_TIMEOUT_S = 5.0

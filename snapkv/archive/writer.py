@@ -27,7 +27,7 @@ from snapkv.archive.rows import (
     with_meta,
 )
 from snapkv.archive.state import CHUNK_ROWS, by_key, chunks, joined, state
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, stamp_of

@@ -15,8 +15,8 @@ from snapkv.cli.output import Output
 from snapkv.cli.progress import progress_bar, working
 from snapkv.cli.terminal import tell
 from snapkv.clock import SystemClock
+from snapkv.copying.record import record
 from snapkv.errors import CompactedError
-from snapkv.recording.record import record
 from snapkv.times import physical_ms
 
 if TYPE_CHECKING:

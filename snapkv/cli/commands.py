@@ -14,11 +14,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from snapkv._version import __version__
+from snapkv.base.text import shortened_text
 from snapkv.cli.exits import Exit
 from snapkv.cli.progress import patience as patience
 from snapkv.cli.terminal import drop_output
 from snapkv.store.open import STORE_VARIABLE as STORE_VARIABLE
-from snapkv.text import shortened_text
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """The context settings of an app, for all its commands."""

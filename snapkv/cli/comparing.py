@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from snapkv.base.text import LongerNames
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, key_text, version_json
@@ -15,12 +16,11 @@ from snapkv.cli.options import AtOption, KeyArgument, PrefixOption, StoreOptions
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell_longer_names
+from snapkv.copying.long_keys import with_long_keys
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Difference, Version
-from snapkv.recording.long_keys import with_long_keys
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed
-from snapkv.text import LongerNames
 
 
 @takes("observe", "archive", "timeout", "no_pager")

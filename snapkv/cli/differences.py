@@ -9,6 +9,8 @@ from copy import copy
 from shutil import get_terminal_size, which
 from typing import NamedTuple
 
+from snapkv.base.text import PREVIEW_CHARS_MAX
+from snapkv.base.waiting import monotonic
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import (
     Json,
@@ -22,7 +24,6 @@ from snapkv.cli.formats import (
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering
 from snapkv.cli.terminal import Part, tell, tell_warning, write_line
-from snapkv.clock import monotonic
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Difference
 from snapkv.rendering import (
@@ -45,7 +46,6 @@ from snapkv.rendering import (
 from snapkv.rendering.decoder import COMMAND_S_MAX
 from snapkv.rendering.lines import LINES_MAX, Line
 from snapkv.rendering.tree import compact
-from snapkv.text import PREVIEW_CHARS_MAX
 
 CONTEXT_LINES = 3
 SUMMARY_LINES_MAX = 20

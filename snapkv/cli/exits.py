@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from snapkv import errors as _errors
-from snapkv.dates import date_text
+from snapkv.times import date_text
 
 
 class Exit(IntEnum):

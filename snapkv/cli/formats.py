@@ -8,12 +8,12 @@ import json
 from math import isfinite
 from typing import Any
 
+from snapkv.base.text import PREVIEW_CHARS_MAX, escaped, shortened_text
+from snapkv.base.text import counted as counted
+from snapkv.base.text import key_text as key_text
+from snapkv.base.text import preview as preview
+from snapkv.base.text import quoted as quoted
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
-from snapkv.text import PREVIEW_CHARS_MAX, escaped, shortened_text
-from snapkv.text import counted as counted
-from snapkv.text import key_text as key_text
-from snapkv.text import preview as preview
-from snapkv.text import quoted as quoted
 from snapkv.times import format_time
 
 Json = dict[str, Any]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from snapkv.base.text import LongerNames
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
 from snapkv.cli.options import (
@@ -22,6 +23,9 @@ from snapkv.cli.output import Output
 from snapkv.cli.progress import progress_bar, working
 from snapkv.cli.questions import confirm
 from snapkv.cli.terminal import tell, tell_longer_names
+from snapkv.copying.import_prefix import ImportResult
+from snapkv.copying.import_prefix import import_prefix as import_into
+from snapkv.copying.import_writer import Progress
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
@@ -29,13 +33,9 @@ from snapkv.errors import (
     StoreNotEmptyError,
     StoreNotFoundError,
 )
-from snapkv.importing.import_prefix import ImportResult
-from snapkv.importing.import_prefix import import_prefix as import_into
-from snapkv.importing.writer import Progress
 from snapkv.store.open import STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
-from snapkv.text import LongerNames
 
 Tried = Callable[[SnapshotKV, Progress | None, bool], ImportResult]
 """An import into a store, with what shows its progress; True for a dry run."""

@@ -8,11 +8,10 @@ from snapkv.cli.terminal import tell
 from snapkv.clock import SystemClock
 from snapkv.layout import CREATION_ORDINAL
 from snapkv.model import Version
-from snapkv.observing.observe import Observed
+from snapkv.reading.observed import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import Timeline
-from snapkv.times import When, format_time, revision_of
-from snapkv.typed_times import TypedTime, understood
+from snapkv.times import TypedTime, When, format_time, revision_of, understood
 
 
 def moment(text: str | None) -> When | None:

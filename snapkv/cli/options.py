@@ -12,14 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
+from snapkv.base.files import check_mode
 from snapkv.cli.exits import CommandError
 from snapkv.cli.output import FORMATS, Output
 from snapkv.cli.pager import paged
 from snapkv.cli.progress import patience
 from snapkv.cli.terminal import tell_warning
-from snapkv.files import check_mode
 from snapkv.hooks import Hooks
-from snapkv.observing.observe import Observed, observe
+from snapkv.reading.observed import Observed
+from snapkv.store.observe import observe
 from snapkv.store.open import DEFAULT_NAME, STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Timer
 
+from snapkv.base.waiting import monotonic
 from snapkv.cli.formats import counted
 from snapkv.cli.terminal import console, tell_headed
-from snapkv.clock import monotonic
 
 BAR_AFTER_S = 2.0
 """A shorter operation shows no bar."""

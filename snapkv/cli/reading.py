@@ -36,11 +36,11 @@ from snapkv.cli.options import (
 from snapkv.cli.output import Output, who_and_why
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part, tell, write_line
+from snapkv.copying.long_keys import with_long_keys
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Commit, Entry, Version
-from snapkv.observing.observe import Observed
 from snapkv.reading.history import bounds as history_bounds
-from snapkv.recording.long_keys import with_long_keys
+from snapkv.reading.observed import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 

@@ -18,8 +18,8 @@ from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
 from snapkv.cli.ticker import Stop
 from snapkv.clock import SystemClock
-from snapkv.recording.record import record as recorder_of
-from snapkv.recording.status import RecordStatus
+from snapkv.copying.record import record as recorder_of
+from snapkv.copying.status import RecordStatus
 
 IntoOption = Annotated[
     str | None,

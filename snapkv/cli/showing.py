@@ -16,13 +16,12 @@ from snapkv.cli.options import PrefixOption, StoreOptions, takes
 from snapkv.cli.output import Output, who_and_why
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell
-from snapkv.dates import dated
 from snapkv.model import Commit
-from snapkv.observing.observe import Observed
 from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as logged
+from snapkv.reading.observed import Observed
 from snapkv.store.store import SnapshotKV
-from snapkv.times import When, format_time, revision_of
+from snapkv.times import When, dated, format_time, revision_of
 
 SAME_TICK_MAX = 10
 """How many other writes of a tick are named."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from snapkv.text import LongerNames
+    from snapkv.base.text import LongerNames
 
 Part = str | tuple[str, str]
 """A piece of a line: text, or text with a style."""

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
+from snapkv.base.waiting import monotonic
 from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
 from snapkv.cli.metering import MetricsOption, metrics_served
 from snapkv.cli.options import CountOption, StoreOptions, takes
 from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
-from snapkv.clock import monotonic
 from snapkv.errors import SnapKVError
 from snapkv.model import Commit
 from snapkv.store.store import SnapshotKV

@@ -10,6 +10,8 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from snapkv.base.files import FILE_MODE, descriptor_of
+from snapkv.base.files import readable as readable_file
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.inputs import standard_input
@@ -20,8 +22,6 @@ from snapkv.cli.progress import counting, working
 from snapkv.cli.questions import confirm, confirm_found
 from snapkv.cli.terminal import tell
 from snapkv.errors import NotObservedError, StoreNotEmptyError, StoreNotFoundError
-from snapkv.files import FILE_MODE, descriptor_of
-from snapkv.files import readable as readable_file
 from snapkv.store.dump import verified
 from snapkv.store.store import SnapshotKV
 

@@ -25,8 +25,8 @@ from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part
 from snapkv.errors import CompactedError, HistoryGapError
 from snapkv.model import Change, Changes, Commit, Difference
-from snapkv.observing.observe import Observed
 from snapkv.reading.log import values_before
+from snapkv.reading.observed import Observed
 from snapkv.store.store import SnapshotKV
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from snapkv.base.text import LongerNames
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
@@ -24,7 +25,6 @@ from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
 from snapkv.store.restoring import Plan, planned
 from snapkv.store.store import SnapshotKV
-from snapkv.text import LongerNames
 from snapkv.times import When
 
 STDIN = "-"

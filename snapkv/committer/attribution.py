@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from snapkv.arguments import wrong_type
+from snapkv.base.arguments import wrong_type
 from snapkv.errors import CommitTooLargeError, InvalidKeyError, InvalidOptionError
 from snapkv.layout import (
     META_BYTES_MAX,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from snapkv.clock import HybridClock, monotonic
+from snapkv.base.waiting import monotonic
+from snapkv.clock import HybridClock
 from snapkv.committer.pace import Pace
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import CorruptStoreError

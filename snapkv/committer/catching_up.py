@@ -16,8 +16,9 @@ from __future__ import annotations
 from contextlib import suppress
 from weakref import ref
 
-from snapkv.clock import Unmarked, monotonic, no_later_than
-from snapkv.concurrency import here
+from snapkv.base.concurrency import here
+from snapkv.base.waiting import monotonic, no_later_than
+from snapkv.clock import Unmarked
 from snapkv.errors import SnapKVError
 
 CATCH_UP_S = 1.0

@@ -6,7 +6,8 @@ import os
 import random
 from collections.abc import Callable, Sequence
 
-from snapkv.clock import HybridClock, monotonic, no_later_than, pause
+from snapkv.base.waiting import monotonic, no_later_than, pause
+from snapkv.clock import HybridClock
 from snapkv.committer.backoff import Backoff
 from snapkv.committer.catching_up import catch_up
 from snapkv.committer.counts import CommitCounts

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snapkv.arguments import check_int, wrong_type
+from snapkv.base.arguments import check_int, wrong_type
 from snapkv.committer.attribution import check_note, check_writer, checked_meta
 from snapkv.committer.intervals import Interval, cut, merge, point
 from snapkv.engine.contract import (

@@ -6,7 +6,6 @@ from typing import Any
 
 from snapkv.committer.operations import Check, Operations
 from snapkv.committer.request import Request, SentRequest
-from snapkv.dates import dated
 from snapkv.engine.contract import RangeResult, TxnResult
 from snapkv.errors import (
     AccessDeniedError,
@@ -17,6 +16,7 @@ from snapkv.errors import (
     LeaseNotFoundError,
     SnapKVError,
 )
+from snapkv.times import dated
 
 ABOUT_ONE = (AccessDeniedError, CommitTooLargeError, InvalidKeyError, LeaseNotFoundError)
 """Errors with which an engine rejects a whole group although only one member is at fault."""

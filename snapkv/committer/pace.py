@@ -8,7 +8,7 @@ Safety does not depend on it: each commit is still guarded by its timestamp.
 
 from __future__ import annotations
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.layout import StampRecord
 from snapkv.times import pack
 

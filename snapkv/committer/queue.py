@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from snapkv.clock import monotonic
+from snapkv.base.concurrency import here
+from snapkv.base.waiting import monotonic
 from snapkv.committer.request import Request
-from snapkv.concurrency import here
 from snapkv.errors import NotSupportedError, StoreClosedError
 from snapkv.model import Build, Commit
 

@@ -12,12 +12,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from snapkv.clock import monotonic, no_later_than, pause, perf_counter
+from snapkv.base.waiting import monotonic, no_later_than, pause, perf_counter
 from snapkv.committer.counts import CommitCounts
 from snapkv.committer.operations import Check
 from snapkv.committer.outcomes import error_of, unknown
 from snapkv.committer.request import History, SentRequest, Verdict, marks_of
-from snapkv.dates import dated
 from snapkv.engine.contract import Engine, KeyValue, Range
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import (
@@ -30,6 +29,7 @@ from snapkv.errors import (
 )
 from snapkv.hooks import FenceEvent, FenceOutcome, Notifier
 from snapkv.layout import Mark, StampRecord
+from snapkv.times import dated
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapkv.clock import perf_counter
+from snapkv.base.waiting import perf_counter
 from snapkv.committer.committer import Committer
 from snapkv.committer.queue import Call
 from snapkv.committer.request import Request

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from snapkv.arguments import check_bytes
-from snapkv.clock import monotonic, pause
-from snapkv.concurrency import here
+from snapkv.base.arguments import check_bytes
+from snapkv.base.concurrency import here
+from snapkv.base.lifecycle import Closing, renew_in_children
+from snapkv.base.waiting import monotonic, pause
 from snapkv.coordination.candidate import Candidacy
 from snapkv.coordination.leader import Leader, Leaders, leader_of
 from snapkv.coordination.requests import (
@@ -39,7 +40,6 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from snapkv.clock import monotonic
+from snapkv.base.lifecycle import Closing
+from snapkv.base.waiting import monotonic
 from snapkv.coordination.requests import lease_of
 from snapkv.engine.contract import KeyValue, Range, WatchBatch, Watcher
 from snapkv.errors import CompactedError, StoreClosedError
-from snapkv.lifecycle import Closing
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import WAIT_S_MAX

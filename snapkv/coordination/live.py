@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from snapkv.arguments import check_bytes, check_int
-from snapkv.clock import monotonic
+from snapkv.base.arguments import check_bytes, check_int
+from snapkv.base.waiting import monotonic
 from snapkv.coordination.live_watch import LiveWatch
 from snapkv.coordination.requests import REQUEST_S, REVOKE_S, check_ttl, found, revoke, transact
 from snapkv.engine.contract import REVISION_MAX, Compare, Delete, KeyValue, Put, Range, Target, Txn

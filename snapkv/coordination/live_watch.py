@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from snapkv.base.lifecycle import Closing
 from snapkv.engine.contract import WatchBatch
 from snapkv.errors import StoreClosedError
 from snapkv.layout import Keyspace
-from snapkv.lifecycle import Closing
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import deadline_of, left_of

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import msgpack
 
-from snapkv.arguments import check_seconds
-from snapkv.clock import monotonic, pause
+from snapkv.base.arguments import check_seconds
+from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import Engine, RangeResult, Txn, TxnResult
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import (

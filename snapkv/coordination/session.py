@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from snapkv.arguments import check_bytes
-from snapkv.clock import monotonic
-from snapkv.concurrency import Work, here
+from snapkv.base.arguments import check_bytes
+from snapkv.base.concurrency import Work, here
+from snapkv.base.lifecycle import Closing, renew_in_children
+from snapkv.base.waiting import monotonic
 from snapkv.coordination.requests import (
     REQUEST_S,
     REVOKE_S,
@@ -32,7 +33,6 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from snapkv.base.extras import extra
 from snapkv.engine.columns import Changes, Columns
 from snapkv.engine.contract import Event
-from snapkv.extras import extra
 
 with extra("arrow", "tables"):
     import pyarrow as pa

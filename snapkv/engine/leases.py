@@ -11,8 +11,8 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 
-from snapkv.arguments import check_int, check_seconds
-from snapkv.clock import uptime_ns
+from snapkv.base.arguments import check_int, check_seconds
+from snapkv.base.waiting import uptime_ns
 from snapkv.engine.contract import KeyValue, Lease
 from snapkv.errors import LeaseNotFoundError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from snapkv.clock import bounded, check_in_time
+from snapkv.base.waiting import bounded, check_in_time
 from snapkv.engine.columns import Changes
 from snapkv.engine.contract import Event, Range, Reads, Replay, WatchBatch, Watches
 from snapkv.errors import EngineUnavailableError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import (
     Delete,
     Limits,

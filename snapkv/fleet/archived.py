@@ -12,8 +12,8 @@ from snapkv.archive.files import Files
 from snapkv.archive.manifest import FOLDER
 from snapkv.archive.places import open_files
 from snapkv.archive.storage import location_of
+from snapkv.base.files import typed_errors
 from snapkv.errors import EngineUnavailableError, SnapKVError
-from snapkv.files import typed_errors
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
-from snapkv.dates import dated
 from snapkv.errors import (
     ArchiveError,
     CompactedError,
@@ -24,6 +23,7 @@ from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch
+from snapkv.times import dated
 
 if TYPE_CHECKING:
     from snapkv.archive.manifest import Manifest

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Any
 
-from snapkv.arguments import check_known, check_text, wrong_type
+from snapkv.base.arguments import check_known, check_text, wrong_type
+from snapkv.base.files import FilePath, checked_path, typed_errors
 from snapkv.errors import InvalidFileError, InvalidOptionError, SnapKVError
-from snapkv.files import FilePath, checked_path, typed_errors
 from snapkv.fleet.member import OBJECT_STORES, Member, archive_url, member_of
-from snapkv.observing.observe import Observed
+from snapkv.reading.observed import Observed
 from snapkv.store.store import SnapshotKV
 
 FILE_KEYS = ("archives", "defaults", "members", "storage")

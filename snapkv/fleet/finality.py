@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from snapkv.arguments import check_int, whole_number, wrong_type
+from snapkv.base.arguments import check_int, whole_number, wrong_type
 from snapkv.errors import InvalidOptionError
 from snapkv.times import TIMESTAMP_MAX
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from snapkv.arguments import check_bool, check_int
+from snapkv.base.arguments import check_bool, check_int
+from snapkv.base.lifecycle import Closing
 from snapkv.clock import HybridClock
 from snapkv.errors import (
     InvalidOptionError,
@@ -28,7 +29,6 @@ from snapkv.fleet.rounds import aligned
 from snapkv.fleet.ticker import Ticker
 from snapkv.fleet.token import Cut, Place, check_resumed, check_same, decoded
 from snapkv.fleet.watch import HOLD_BYTES, FleetWatch
-from snapkv.lifecycle import Closing
 from snapkv.times import (
     When,
     is_likely,

@@ -8,8 +8,8 @@ from collections import deque
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
-from snapkv.clock import monotonic
-from snapkv.concurrency import ThreadCondition
+from snapkv.base.concurrency import ThreadCondition
+from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.link import AWAY, Reads

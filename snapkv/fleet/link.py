@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from snapkv.clock import Clock, monotonic
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import monotonic
+from snapkv.clock import Clock
 from snapkv.engine.contract import GetResult
 from snapkv.errors import (
     ArchiveError,
@@ -24,9 +26,9 @@ from snapkv.errors import (
 from snapkv.fleet.agreement import RESTORED, Agreement
 from snapkv.fleet.member import Member, naming
 from snapkv.layout import CREATION_ORDINAL, Mark
-from snapkv.lifecycle import renew_in_children
-from snapkv.observing.observe import Observed, observe
 from snapkv.reading.deadline import within
+from snapkv.reading.observed import Observed
+from snapkv.store.observe import observe
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import Moment

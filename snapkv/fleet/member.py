@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
-from snapkv.arguments import check_text, wrong_type
-from snapkv.engine_urls import check_engine
+from snapkv.base.arguments import check_text, wrong_type
 from snapkv.errors import NAMED_MAX, InvalidOptionError, InvalidTypeError, SnapKVError
 from snapkv.layout import Layout, raw_key
-from snapkv.observing.observe import Observed
+from snapkv.location import check_engine
+from snapkv.reading.observed import Observed
 from snapkv.store.open import DEFAULT_NAME
 from snapkv.store.store import SnapshotKV
 from snapkv.times import TIMESTAMP_MAX, When, dated, is_likely, is_number, pack, resolve, unlikely

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from snapkv.base.lifecycle import Closing, renew_in_children
 from snapkv.clock import Clock
 from snapkv.errors import (
     InvalidOptionError,
@@ -21,7 +22,6 @@ from snapkv.fleet.finality import Policy, Span, check_policy, newest_final
 from snapkv.fleet.link import AWAY, CLOSED, Link
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.pin import Pin
-from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from snapkv.arguments import check_text
+from snapkv.base.arguments import check_text
 from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.member import chosen, named, naming, one_of, steps_named

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from snapkv.arguments import check_seconds
+from snapkv.base.arguments import check_seconds
+from snapkv.base.files import FilePath
 from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.files import FilePath
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.description import members_of
 from snapkv.fleet.fleet import Fleet

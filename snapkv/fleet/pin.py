@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from snapkv.dates import dated
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import CompactedError, SnapKVError
 from snapkv.fleet.link import Link, Reads
@@ -16,6 +15,7 @@ from snapkv.layout import Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
 from snapkv.timeline.moment import Moment
+from snapkv.times import dated
 
 if TYPE_CHECKING:
     from snapkv.archive.whole import WholeArchive

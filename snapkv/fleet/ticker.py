@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from snapkv.arguments import check_seconds
-from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock, ManualClock, monotonic
+from snapkv.base.arguments import check_seconds
+from snapkv.base.lifecycle import Closing, renew_in_children
+from snapkv.base.waiting import monotonic
+from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock, ManualClock
 from snapkv.errors import InvalidOptionError, SnapKVError, StoreClosedError
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.rounds import ANY, BEFORE, ROUND, SPREAD, TICKER, WITHOUT
-from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Commit, Ops, Scalar, Stamp
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from snapkv.arguments import check_text
+from snapkv.base.arguments import check_text
 from snapkv.errors import (
     InvalidOptionError,
     MembersBehindError,

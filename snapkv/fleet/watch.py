@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snapkv.arguments import check_text
-from snapkv.clock import monotonic
-from snapkv.concurrency import ThreadCondition
+from snapkv.base.arguments import check_text
+from snapkv.base.concurrency import ThreadCondition
+from snapkv.base.lifecycle import Closing, renew_in_children
+from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreClosedError, another
 from snapkv.fleet.follower import CATCH_UP_S, Follower
 from snapkv.fleet.token import Cut, Place, encoded
-from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Changes
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.watch import deadline_of, left_of

@@ -21,7 +21,7 @@ Needs the extra `metrics`. `docs/metrics.md` lists every metric; `docs/grafana-s
 dashboard of them.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("metrics", "metrics"):
     from snapkv.metrics.prometheus import Metrics

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
 
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.clock import SystemClock
 from snapkv.errors import InvalidOptionError
 from snapkv.hooks import (
@@ -27,7 +28,6 @@ from snapkv.hooks import (
     TickEvent,
     WatchEvent,
 )
-from snapkv.lifecycle import renew_in_children
 from snapkv.metrics.instruments import Gauges, Instruments, RecorderInstruments
 from snapkv.store.stats import Stats
 from snapkv.store.store import SnapshotKV

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
-from snapkv.arguments import whole_number
+from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 
 

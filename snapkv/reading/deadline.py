@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from snapkv.arguments import check_seconds
-from snapkv.clock import monotonic, no_later_than, pause
+from snapkv.base.arguments import check_seconds
+from snapkv.base.waiting import monotonic, no_later_than, pause
 from snapkv.errors import (
     CommitTimeoutError,
     EngineBusyError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic
 
-from snapkv.arguments import wrong_type
+from snapkv.base.arguments import wrong_type
 from snapkv.codecs import Codec
 from snapkv.errors import DecodeError, InvalidTypeError, InvalidValueError, SnapKVError
 from snapkv.model import V

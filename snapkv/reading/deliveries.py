@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.clock import HybridClock
 from snapkv.hooks import Notifier, WatchEvent
-from snapkv.lifecycle import renew_in_children
 from snapkv.model import Changes
 from snapkv.times import physical_ms
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from snapkv.arguments import check_bool, check_int
+from snapkv.base.arguments import check_bool, check_int
 from snapkv.engine.contract import Event, KeyValue, Range
 from snapkv.engine.replay import replayed
 from snapkv.errors import (

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, ParamSpec, TypeVar
 
-from snapkv.clock import perf_counter
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import perf_counter
 from snapkv.engine.contract import KeyValue
 from snapkv.hooks import LookupEvent, Notifier, Path
-from snapkv.lifecycle import renew_in_children
 from snapkv.timeline import TakenPath, Timeline
 
 P = ParamSpec("P")

@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 
-from snapkv.clock import bounded
+from snapkv.base.waiting import bounded
 from snapkv.engine.contract import Compare, Engine, Header, KeyValue, Put, Range, Target, Txn
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import CorruptStoreError, NotAStoreError, StoreNotFoundError

@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from snapkv.arguments import check_int, wrong_type
+from snapkv.base.arguments import check_int, wrong_type
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.clock import HybridClock
 from snapkv.engine.contract import REVISION_MAX, Engine, KeyValue, Range, RangeResult
 from snapkv.errors import (
@@ -21,7 +22,6 @@ from snapkv.errors import (
 )
 from snapkv.hooks import Notifier
 from snapkv.layout import FormatRecord, Layout
-from snapkv.lifecycle import renew_in_children
 from snapkv.reading.deliveries import Deliveries
 from snapkv.reading.metered import Meter
 from snapkv.reading.sources import Source

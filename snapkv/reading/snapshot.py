@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
-from snapkv.arguments import check_int
+from snapkv.base.arguments import check_int
 from snapkv.committer import listed
 from snapkv.engine.contract import ALL_KEYS_END, KeyValue, Pairs
 from snapkv.errors import (

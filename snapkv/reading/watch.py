@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from snapkv.clock import monotonic
+from snapkv.base.lifecycle import Closing
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Event, WatchBatch
 from snapkv.engine.replay import REPLAY_WAIT_S
 from snapkv.errors import (
@@ -16,7 +17,6 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
-from snapkv.lifecycle import Closing
 from snapkv.model import Change, Changes, Commit, K, KeysAndValues, V
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.history import commit_of

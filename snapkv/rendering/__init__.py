@@ -13,12 +13,13 @@ a terminal, a page or a notebook shows. `blame` says which version last changed 
 It opens no store and writes nothing. All work is bounded: a value that breaks a bound is shown as
 text or hex. Text in lines has no control characters.
 
-Reading the source: `snapkv.text` makes text safe to show; structured values are made of `tree` and
-`paths`. `decoding` finds the kind, `yaml_text`, `msgpack_bytes`, `protobuf` and `kubernetes` read
+Reading the source: `snapkv.base.text` makes text safe to show; `tree` and `paths` make structured
+values. `decoding` finds the kind, `yaml_text`, `msgpack_bytes`, `protobuf` and `kubernetes` read
 one each, `decoder` runs other programs. `alignment` finds what corresponds, `tree_changes` and
 `pieces` what changed, `difference` joins them, and `views` shows them.
 """
 
+from snapkv.base.text import escaped, key_text, preview, quoted, shortened
 from snapkv.rendering.compared import Stat
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, command_decoder, decoders
@@ -30,7 +31,6 @@ from snapkv.rendering.paths import KUBERNETES_NOISE, path_text
 from snapkv.rendering.pieces import Piece
 from snapkv.rendering.redaction import Redaction
 from snapkv.rendering.tree_changes import PathChange
-from snapkv.text import escaped, key_text, preview, quoted, shortened
 
 __all__ = [
     "KINDS",

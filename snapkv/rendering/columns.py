@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from snapkv.base.text import cut, escaped, told_apart, width_of
 from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
@@ -18,7 +19,6 @@ from snapkv.rendering.text_lines import (
     word_edits,
     words_in,
 )
-from snapkv.text import cut, escaped, told_apart, width_of
 
 WIDTH_MIN = 20
 """How many columns a view side by side has at least."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from snapkv.base.text import counted, stored_text
 from snapkv.rendering.decoded import Decoded, tree_text
 from snapkv.rendering.paths import Patterns
 from snapkv.rendering.pieces import LineEdits, Piece, byte_edits, line_edits, line_pair
 from snapkv.rendering.tree import leaves
 from snapkv.rendering.tree_changes import PathChange, without
-from snapkv.text import counted, stored_text
 
 State = Literal["equal", "formatting", "ignored", "changed", "added", "removed", "redacted"]
 Unit = Literal["path", "line", "byte"]

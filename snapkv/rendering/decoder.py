@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from snapkv.clock import monotonic
+from snapkv.base.text import counted, escaped, shortened_text
+from snapkv.base.waiting import monotonic
 from snapkv.errors import InvalidOptionError
-from snapkv.text import counted, escaped, shortened_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Callable
 
-from snapkv.arguments import wrong_type
+from snapkv.base.arguments import wrong_type
+from snapkv.base.text import counted, stored_text
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, decoder_named
 from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, float_of, unique
-from snapkv.text import counted, stored_text
 
 STRUCTURED_BYTES_MAX = 8 << 20
 """A larger value is text or hex, unless its kind is given."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from snapkv.base.text import PREVIEW_CHARS_MAX
 from snapkv.rendering import views
 from snapkv.rendering.compared import Compared, State, Unit
 from snapkv.rendering.decoded import Decoded
 from snapkv.rendering.lines import LINES_MAX, Line, View
 from snapkv.rendering.paths import Patterns
 from snapkv.rendering.tree_changes import PathChange, TreeChanges, without
-from snapkv.text import PREVIEW_CHARS_MAX
 
 
 class ValueDifference(Compared):

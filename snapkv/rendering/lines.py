@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from snapkv.text import counted
+from snapkv.base.text import counted
 
 Style = Literal[
     "added",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from snapkv.base.text import escaped, quoted
 from snapkv.rendering.tree import (
     NotThisKindError,
     OtherText,
@@ -14,7 +15,6 @@ from snapkv.rendering.tree import (
     scalar_text,
     unique,
 )
-from snapkv.text import escaped, quoted
 
 _LOOKS_TYPED = re.compile(r'"|(?:int|float|bool|bytes|nil|ext|Timestamp)\(')
 

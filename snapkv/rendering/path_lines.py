@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from snapkv.base.text import shortened_text, shortened_texts, told_apart
 from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.paths import path_text
@@ -11,7 +12,6 @@ from snapkv.rendering.pieces import line_edits, line_pair
 from snapkv.rendering.text_lines import unified
 from snapkv.rendering.tree import Tree, compact
 from snapkv.rendering.tree_changes import PathChange
-from snapkv.text import shortened_text, shortened_texts, told_apart
 
 VALUE_CHARS_MAX = 200
 """How many characters of each side of a change are shown on its line."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from snapkv.base.text import quoted
 from snapkv.errors import InvalidOptionError
-from snapkv.text import quoted
 
 Step = str | int
 """A key of a dict, or the index of a list."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from snapkv.base.text import common_head, common_tail
 from snapkv.rendering.alignment import Steps, edits
-from snapkv.text import common_head, common_tail
 
 S = TypeVar("S", tuple[str, ...], bytes)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from snapkv.arguments import wrong_type
+from snapkv.base.arguments import wrong_type
+from snapkv.base.text import counted
 from snapkv.rendering.compared import State
 from snapkv.rendering.decoded import REDACTED, Decoded
 from snapkv.rendering.difference import ValueDifference
-from snapkv.text import counted
 
 
 class Redaction:

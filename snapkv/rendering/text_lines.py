@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import starmap, zip_longest
 from typing import NamedTuple
 
+from snapkv.base.text import escaped, told_apart, window_start
 from snapkv.rendering.alignment import Steps, edits
 from snapkv.rendering.lines import LINE_CHARS_MAX, Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
-from snapkv.text import escaped, told_apart, window_start
 
 WORDS_MAX = 20_000
 """How many words and signs of one changed piece are compared; a longer one is shown by lines."""

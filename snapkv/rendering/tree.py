@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from snapkv.text import escaped, quoted
+from snapkv.base.text import escaped, quoted
 
 Tree = Any
 """A dict with text keys, a list of trees, text, int, float, bool, None or bytes."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import get_args
 
-from snapkv.arguments import check_int
+from snapkv.base.arguments import check_int
+from snapkv.base.text import counted, shortened, shortened_texts
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.columns import WIDTH_MIN, side_by_side
 from snapkv.rendering.compared import Compared
@@ -16,7 +17,6 @@ from snapkv.rendering.path_lines import brief_line, path_lines
 from snapkv.rendering.paths import Patterns
 from snapkv.rendering.pieces import Piece, lines_of
 from snapkv.rendering.text_lines import unified, words
-from snapkv.text import counted, shortened, shortened_texts
 
 _BYTES_SHOWN_MAX = 1 << 16
 """How many bytes of one changed piece are shown."""

@@ -11,6 +11,7 @@ import re
 from functools import cache
 from typing import Any
 
+from snapkv.base.text import escaped
 from snapkv.rendering.tree import (
     DEPTH_MAX,
     NODES_MAX,
@@ -23,7 +24,6 @@ from snapkv.rendering.tree import (
     float_of,
     scalar_text,
 )
-from snapkv.text import escaped
 
 YAML_CHARS_MAX = 1 << 19
 """A longer text is not read as YAML: PyYAML needs more than a second for it."""

@@ -19,7 +19,7 @@ time, each by the planner and the tasks of one. Other formats (that of
 `cdcmeta.spark`) also use `source_options`, `micro_batches`, `sink` and `sessions`.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("spark", "Spark"):
     from snapkv.spark.api import diff, read_changes, read_history, read_snapshot, register

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgpack
 
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
 from snapkv.errors import CommitUnknownError, ConflictError
 from snapkv.model import Absent, AtRevision, Commit, Guard, HeadAt, Ops, SpaceOps
 from snapkv.spark import errors

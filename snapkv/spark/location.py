@@ -9,10 +9,11 @@ from typing import Any
 
 from snapkv.archive.storage import SECONDS
 from snapkv.layout import Keyspace, Layout, RawKeyspace
-from snapkv.observing.observe import Observed, observe
+from snapkv.reading.observed import Observed
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
+from snapkv.store.observe import observe
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.reading.history import bounds

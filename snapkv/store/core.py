@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 
-from snapkv.arguments import check_seconds
-from snapkv.clock import bounded, perf_counter
+from snapkv.base.arguments import check_seconds
+from snapkv.base.concurrency import here
+from snapkv.base.waiting import bounded, perf_counter
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
-from snapkv.concurrency import here
 from snapkv.errors import (
     ClockSkewError,
     ClockWarning,

@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, cast
 
 import msgpack
 
-from snapkv import files
+from snapkv.base import files
+from snapkv.base.files import FilePath
 from snapkv.engine.rules import OP_OVERHEAD_BYTES, shown_key
 from snapkv.errors import (
     CommitTooLargeError,
@@ -27,7 +28,6 @@ from snapkv.errors import (
     NotAStoreError,
     StoreNotEmptyError,
 )
-from snapkv.files import FilePath
 from snapkv.layout import Keyspace, prefix_end, space_name
 from snapkv.model import Commit, HeadAt, Ops, SpaceOps
 from snapkv.reading.sources import Source

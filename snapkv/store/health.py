@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from snapkv.arguments import check_seconds
-from snapkv.clock import perf_counter
+from snapkv.base.arguments import check_seconds
+from snapkv.base.waiting import perf_counter
 from snapkv.errors import SnapKVError, StoreClosedError
 from snapkv.reading.deadline import within
 from snapkv.store.core import Core

@@ -10,15 +10,15 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, overload
 
-from snapkv.arguments import check_bool, check_known, check_text, wrong_type
+from snapkv.base.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import MAX_CLOCK_SKEW_S, Clock, HybridClock, SystemClock
 from snapkv.codecs import Codec
 from snapkv.committer import COMMIT_TIMEOUT_S, Committer, WatchedCommitter, check_writer
 from snapkv.engine.contract import Engine
-from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
 from snapkv.layout import Layout
+from snapkv.location import COMMON_OPTIONS, open_engine
 from snapkv.model import V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding

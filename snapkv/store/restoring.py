@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from snapkv.arguments import check_text
+from snapkv.base.arguments import check_text
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX
-from snapkv.dates import dated
 from snapkv.errors import (
     ConflictError,
     InvalidTimeError,
@@ -23,7 +22,7 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.view import View
 from snapkv.store.core import Core
-from snapkv.times import When, format_time
+from snapkv.times import When, dated, format_time
 
 TRIES = 8
 """After so many conflicts with other writers, everything is written, without a guard."""

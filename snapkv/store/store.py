@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from snapkv.arguments import check_bool, check_int
+from snapkv.base.arguments import check_bool, check_int
+from snapkv.base.files import FILE_MODE, FilePath, check_mode, checked_path
+from snapkv.base.lifecycle import Closing
 from snapkv.codecs import Codec
 from snapkv.committer import Check, SentRequest, compile_check, listed
 from snapkv.coordination.election import Election
 from snapkv.coordination.live import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidTypeError, NotSupportedError
-from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.hooks import CloseEvent
 from snapkv.layout import StampRecord
-from snapkv.lifecycle import Closing
 from snapkv.model import Commit, Compaction, Guard, Ops, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from snapkv.concurrency import Lock, here
-from snapkv.lifecycle import renew_in_children
+from snapkv.base.concurrency import Lock, here
+from snapkv.base.lifecycle import renew_in_children
 
 
 @dataclass(slots=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from snapkv.base.lifecycle import Closing
 from snapkv.codecs import Codec
-from snapkv.lifecycle import Closing
 from snapkv.model import V
 from snapkv.store.core import Core
 from snapkv.store.store import SnapshotKV

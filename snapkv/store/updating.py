@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from snapkv.arguments import check_int, wrong_type
+from snapkv.base.arguments import check_int, wrong_type
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, listed
 from snapkv.errors import ConflictError, InvalidTypeError
 from snapkv.model import Absent, AtRevision, Commit, Entry, Guard, K, Scalar, Updated

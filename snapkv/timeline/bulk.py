@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from snapkv.clock import check_in_time
+from snapkv.base.waiting import check_in_time
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord, stamp_of
 from snapkv.timeline.blocks import MARKS_MAX

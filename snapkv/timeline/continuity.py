@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from snapkv.clock import bounded, check_in_time, monotonic
-from snapkv.concurrency import here
+from snapkv.base.concurrency import here
+from snapkv.base.waiting import bounded, check_in_time, monotonic
 from snapkv.engine.contract import (
     Engine,
     GetResult,

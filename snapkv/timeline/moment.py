@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from snapkv.clock import check_in_time
+from snapkv.base.waiting import check_in_time
 from snapkv.engine.contract import Columns, Engine, KeyValue, Pairs, Range, RangeResult
 from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError

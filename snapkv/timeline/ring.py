@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 
-from snapkv.arguments import check_int
+from snapkv.base.arguments import check_int
 from snapkv.layout import Mark
 from snapkv.timeline.steps import Steps
 

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from weakref import ref
 
-from snapkv.clock import Unmarked, monotonic
-from snapkv.concurrency import here
+from snapkv.base.concurrency import here
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import monotonic
+from snapkv.clock import Unmarked
 from snapkv.engine.contract import (
     Engine,
     GetResult,
@@ -26,7 +28,6 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.layout import Mark
-from snapkv.lifecycle import renew_in_children
 from snapkv.timeline.continuity import RESTORED, Continuity, ContinuousWatcher
 from snapkv.timeline.feed import Feed, is_in_question
 from snapkv.timeline.lookup import Lookup

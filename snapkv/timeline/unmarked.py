@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Protocol
 from weakref import ref
 
+from snapkv.base.concurrency import here
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.clock import Unmarked
-from snapkv.concurrency import here
 from snapkv.engine.contract import Header, KeyValue
 from snapkv.layout import Mark
-from snapkv.lifecycle import renew_in_children
 
 
 class Tracker(Protocol):

@@ -16,7 +16,7 @@ Needs the extra `ui`. No request leaves the server's origin, and pages work with
 except for dragging and following.
 """
 
-from snapkv.extras import extra
+from snapkv.base.extras import extra
 
 with extra("ui", "the page"):
     from snapkv.rendering import Redaction

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from snapkv.arguments import whole_number
+from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
 from snapkv.ui import export, pages

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import SnapKVError
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from snapkv.clock import check_in_time
+from snapkv.base.waiting import check_in_time
 from snapkv.reading.sources import Both, both_read, both_scanned
 from snapkv.reading.sources import Source as Moment
 from snapkv.times import When

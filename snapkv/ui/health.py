@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.store.watermarks import watermarks
 from snapkv.times import format_time, physical_ms
 from snapkv.ui.source import Source

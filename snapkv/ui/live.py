@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,

@@ -6,11 +6,11 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
+from snapkv.base.text import LongerNames
 from snapkv.errors import ConflictError, InvalidOptionError
 from snapkv.model import Commit, HeadAt
 from snapkv.store.restoring import Plan, planned
 from snapkv.store.store import SnapshotKV
-from snapkv.text import LongerNames
 from snapkv.times import When
 from snapkv.ui.differences import VALUES_BYTES_MAX, Row, kind_of, row
 from snapkv.ui.source import Budget, Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snapkv.clock import check_in_time
+from snapkv.base.waiting import check_in_time
 from snapkv.errors import InvalidOptionError
 from snapkv.times import When
 from snapkv.ui.source import Budget, Source

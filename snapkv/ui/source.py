@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark, prefix_end
-from snapkv.observing.observe import Observed
+from snapkv.reading.observed import Observed
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import compaction_error
-from snapkv.times import When, end_of_ms, is_digits, physical_ms, revision_of
-from snapkv.typed_times import understood
+from snapkv.times import When, end_of_ms, is_digits, physical_ms, revision_of, understood
 
 Keys: TypeAlias = SnapshotKV | Observed[str]
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote
 
 from markupsafe import Markup
 
-from snapkv.arguments import whole_number
+from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 
 SHARED = ("at", "from", "span", "prefix", "tz", "follow", "member", "members")

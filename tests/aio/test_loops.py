@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from snapkv.clock import bounded, monotonic, no_later_than
-from snapkv.concurrency import THREADS, here
-from snapkv.loops import GreenletRuntime
+from snapkv.base.concurrency import THREADS, here
+from snapkv.base.loops import GreenletRuntime
+from snapkv.base.waiting import bounded, monotonic, no_later_than
 
 WAIT_S = 10.0
 

@@ -8,11 +8,11 @@ from typing import Any
 from snapkv import ManualClock, SnapshotKV
 from snapkv.archive.files import Files, Folder
 from snapkv.archive.writer import ArchiveWriter
-from snapkv.recording.archive_target import ArchiveTarget
-from snapkv.recording.options import RecordOptions
-from snapkv.recording.run import Recording
-from snapkv.recording.sources import StoreSource
-from snapkv.recording.status import RecordStatus
+from snapkv.copying.archive_target import ArchiveTarget
+from snapkv.copying.options import RecordOptions
+from snapkv.copying.run import Recording
+from snapkv.copying.sources import StoreSource
+from snapkv.copying.status import RecordStatus
 
 KEYS = [f"k{n}" for n in range(12)] + ["a/b", "a\xff", "z"]
 SPACES = ["s", "s/%", "t"]

@@ -13,11 +13,11 @@ from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
 from snapkv.archive.objects import ObjectStore
 from snapkv.archive.publishing import existing
+from snapkv.copying import archive_target
 from snapkv.engine.contract import Range
 from snapkv.engine.replay import replayed
 from snapkv.errors import ArchiveError, CompactedError, EngineUnavailableError
 from snapkv.layout import prefix_end
-from snapkv.recording import archive_target
 
 from .histories import Recorder, Writing, recorder
 

@@ -12,7 +12,7 @@ from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
 from cdcmeta.scheduler.runtime.registry import Gone, View
 from cdcmeta.scheduler.transport.local import LocalNetwork
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
 
 WAIT_S = 30

@@ -14,7 +14,7 @@ from snapkv.cli.app import COMMANDS
 from snapkv.cli.exits import MEANINGS
 from snapkv.cli.importing import FROM_VARIABLES
 from snapkv.engine.etcd import security
-from snapkv.engine_urls import _ENGINES
+from snapkv.location import _ENGINES
 from tests.project.pages import ROOT, pages_run_by
 
 (PAGE,) = pages_run_by("test_every_session_gives_what_it_shows_on_lmdb")

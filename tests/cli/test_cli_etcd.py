@@ -12,8 +12,8 @@ from cli_terminal import following, terminal
 from etcd_server import EtcdServer, enable_auth, eventually, make_certificates
 
 import snapkv
+from snapkv.base.waiting import monotonic
 from snapkv.cli import progress
-from snapkv.clock import monotonic
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from etcd_server import EtcdPool, EtcdServer, enable_auth, make_certificates
 
 import snapkv
 from snapkv.cli.importing import FROM_VARIABLES
+from snapkv.copying.import_prefix import import_prefix
 from snapkv.errors import AccessDeniedError, InvalidOptionError
-from snapkv.importing.import_prefix import import_prefix
 
 USERS = {
     "root": ("pw", None),

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pytest
 from cli_runner import Cli
 
-from snapkv import files
+from snapkv.base import files
 from snapkv.cli import app
 from snapkv.cli.interrupts import sigterm_as_interrupt
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from chains import check_ends
 
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.committer.operations import nest
 from snapkv.engine.contract import (
     Compare,

@@ -22,7 +22,7 @@ from conformance_driver import (
     until,
 )
 
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import (
     Compare,
     Delete,

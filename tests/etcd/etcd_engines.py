@@ -9,7 +9,7 @@ from typing import Any
 
 from etcd_server import WAIT_S, EtcdServer, Gateway
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import (
     ALL_KEYS_END,
     Compare,

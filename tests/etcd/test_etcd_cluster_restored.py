@@ -13,7 +13,7 @@ from sampling import some
 
 import snapkv
 from snapkv import Absent, AtRevision, Commit, ConflictError, Snapshot, SnapshotKV
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreRestoredError
 from snapkv.reading.watch import Watch
 

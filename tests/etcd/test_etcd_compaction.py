@@ -10,7 +10,7 @@ from etcd_engines import opened, put
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.grpc_client import CallFailed

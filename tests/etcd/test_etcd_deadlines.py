@@ -13,7 +13,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
 from snapkv import ReadTimeoutError
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
 
 TIMEOUT_S = 0.4

@@ -17,7 +17,7 @@ from snapkv import CompactedError, SnapshotKV
 from snapkv.engine.etcd.connection import Connection
 from snapkv.errors import NotObservedError
 from snapkv.layout import Mark
-from snapkv.observing.observe import observe
+from snapkv.store.observe import observe
 
 RING = 16
 SLOW_S, SLOW_LOOKUPS = 0.04, 25

@@ -27,7 +27,7 @@ from etcd_engines import (
 from etcd_server import EtcdPool, EtcdProxy, EtcdServer, Gateway, enable_auth, eventually
 
 import snapkv
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
 from snapkv.engine.contract import Range
 from snapkv.engine.errors import Refused
 from snapkv.engine.etcd import EtcdEngine

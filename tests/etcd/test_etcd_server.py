@@ -14,7 +14,8 @@ from etcd_engines import events_until, opened, put
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
-from snapkv.clock import SystemClock, monotonic
+from snapkv.base.waiting import monotonic
+from snapkv.clock import SystemClock
 from snapkv.engine.etcd import http as exchange
 from snapkv.engine.etcd import server as server_module
 from snapkv.engine.etcd.server import (

@@ -15,7 +15,7 @@ from etcd_server import EtcdServer, eventually
 from etcd_server.node import free_port
 
 import snapkv
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.etcd import http as exchange
 from snapkv.engine.etcd import server as server_module
 from snapkv.engine.etcd.http import EXCHANGE_S, TIMEOUT_S, fetch

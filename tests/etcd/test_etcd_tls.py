@@ -11,7 +11,8 @@ from etcd_engines import events_until, get, opened, put
 from etcd_server import Certificates, EtcdServer, make_certificates
 
 import snapkv
-from snapkv.clock import SystemClock, monotonic
+from snapkv.base.waiting import monotonic
+from snapkv.clock import SystemClock
 from snapkv.engine.errors import Refused
 from snapkv.engine.etcd.authorities import GRPC_VARIABLE, system_authorities
 from snapkv.errors import EngineUnavailableError

@@ -11,7 +11,7 @@ import pytest
 from etcd_engines import CALL_S, Background, events_until, get, head, opened, put, transact
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Event, Put, Txn
 from snapkv.engine.etcd import EtcdEngine, endpoint
 from snapkv.engine.etcd import watcher as watcher_module

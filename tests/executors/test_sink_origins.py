@@ -16,7 +16,7 @@ from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_nam
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink, reached_of
 from cdcmeta.scheduler.executors.sources.databases import DocumentChange
 from snapkv import Changes, Commit
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 from .sources import commit
 

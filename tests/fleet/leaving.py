@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 from store.wrapping import Exchangeable, Reopening
 
-import snapkv.observing.observe
+import snapkv.reading.observed
 import snapkv.store.open
-from snapkv.clock import bounded, monotonic
-from snapkv.engine_urls import open_engine
+from snapkv.base.waiting import bounded, monotonic
 from snapkv.errors import EngineUnavailableError
+from snapkv.location import open_engine
 
 WAIT_S = 60.0
 STEP_S = 0.02
@@ -40,7 +40,7 @@ class Servers:
             self._own.passed = False
 
     def patch(self, monkeypatch) -> None:
-        for module in (snapkv.store.open, snapkv.observing.observe):
+        for module in (snapkv.store.open, snapkv.reading.observed):
             monkeypatch.setattr(module, "open_engine", self.opened)
 
     def opened(self, url, **rest):

@@ -16,7 +16,7 @@ from snapkv import ManualClock, pack
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.memory import engine as memory
-from snapkv.engine_urls import open_engine
+from snapkv.location import open_engine
 
 WAIT_S = 20
 _numbers = itertools.count()

@@ -11,7 +11,7 @@ import pytest
 from etcd_server import EtcdPool, EtcdServer
 
 import snapkv
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
 from snapkv.fleet import connection, link
 from snapkv.timeline import Timeline

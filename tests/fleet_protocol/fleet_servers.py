@@ -15,7 +15,8 @@ from protocol_remote import Journal, Network, Remote, interrupt_before
 from sortedcontainers import SortedDict
 
 import snapkv
-from snapkv import clock, engine_urls
+from snapkv import clock
+from snapkv import location
 from snapkv.engine.contract import KeyValue, Pairs, Range, ReadResult, Txn, TxnResult, WatchBatch
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import StoreClosedError
@@ -264,7 +265,7 @@ def one_thread() -> Iterator[StillTime]:
     """Run fleets in the thread that calls them, with clocks that stand still."""
     time = StillTime()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(engine_urls._ENGINES, "remote", (_open_engine, ()))
+        patch.setitem(location._ENGINES, "remote", (_open_engine, ()))
         patch.setattr(follower, "threading", FollowerThreads)
         patch.setattr(Members, "_threads", lambda self: OneByOne())
         for module in _modules_with(clock.monotonic):

@@ -27,7 +27,7 @@ from cdcmeta.generations.cdc.rows import SLOTS
 from cdcmeta.generations.log import layout
 from cdcmeta.generations.log.follower import Follower
 from snapkv import CommitUnknownError, ManualClock, SystemClock, pack
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
 from snapkv.errors import EngineUnavailableError
 
 from .refused import is_unavailable

@@ -13,7 +13,7 @@ from cdcmeta.generations import (
     murmur3_token,
 )
 from snapkv import ManualClock, pack
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 
 from .refused import is_invalid_time
 

@@ -9,7 +9,7 @@ from cdcmeta.errors import CorruptTopologyError, MemberLostError
 from cdcmeta.generations import CdcLog, Generations, StreamId
 from cdcmeta.generations.log import follower, layout, member
 from snapkv import pack
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreRestoredError
 
 from .refused import is_unavailable

@@ -7,7 +7,7 @@ from cdcmeta.generations import CdcLog, ConsumerId, GenerationLog, Sharding, Str
 from cdcmeta.generations.log import layout
 from cdcmeta.generations.log.layout import Progress
 from snapkv import pack
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
 
 from .live import RING
 from .live import clock as clock

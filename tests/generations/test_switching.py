@@ -16,7 +16,7 @@ from cdcmeta.generations import GenerationLog, Generations, Sharding
 from cdcmeta.generations.log import layout
 from cdcmeta.generations.log.follower import Follower
 from snapkv import ManualClock, pack
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from tests.generations.conftest import DELAY_S, LEEWAY_S
 from tests.generations.refused import is_unavailable
 

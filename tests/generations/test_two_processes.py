@@ -9,7 +9,7 @@ from store.engines import ENGINES, Place
 import snapkv
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding, StreamConsumer, murmur3_token
 from snapkv import pack
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 
 WAIT_S = 60
 RINGS = [{0: Sharding(2)}, {0: Sharding(2), 1 << 62: Sharding(3)}, {5: Sharding(1)}]

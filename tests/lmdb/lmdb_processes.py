@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 SECONDS_MAX = 40.0
 

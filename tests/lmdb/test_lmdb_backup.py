@@ -13,7 +13,7 @@ import pytest
 
 import snapkv
 from snapkv import SnapKVError
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import (
     InvalidFileError,
     InvalidOptionError,

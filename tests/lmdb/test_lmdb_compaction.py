@@ -9,7 +9,7 @@ from pathlib import Path
 from lmdb_processes import Child
 from lmdb_words import ALL, FIRST, delete, get, head, keys, put, run_txn
 
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import Delete, Put, Range
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.engine.lmdb.compaction import BATCH_LOG_ENTRIES

@@ -12,7 +12,7 @@ from lmdb_processes import Child, run
 from lmdb_words import ALL, FIRST, get, gone, head, keys, leased, put, run_txn
 from sampling import first_of
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
 from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine

@@ -12,7 +12,7 @@ import pytest
 from lmdb_processes import Child
 from lmdb_words import ALL, FIRST, get, head, keys, put
 
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import EngineBusyError

@@ -12,7 +12,7 @@ import pytest
 from lmdb_processes import run
 from lmdb_words import get, head, keys, put
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import KeyValue, Put, Txn
 from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine

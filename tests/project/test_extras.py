@@ -241,7 +241,7 @@ def test_the_help_of_serve_shows_the_servers_own_defaults() -> None:
 
 
 def test_a_mistake_of_our_own_is_blamed_on_no_extra() -> None:
-    from snapkv.extras import extra
+    from snapkv.base.extras import extra
 
     wrong = pytest.raises(ModuleNotFoundError, match=r"^No module named 'snapkv\.nowhere'$")
     with wrong, extra("arrow", "tables"):

@@ -11,157 +11,63 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# From the ground up: a module imports its own unit, and units on floors below. A unit is a module,
-# or a package with all that no floor names of its parts. `snapkv` and `cdcmeta` alone are their
-# public names.
-FLOORS = (
-    ("snapkv._version", "snapkv.dates"),
-    ("snapkv.errors",),
-    (
-        "snapkv.arguments",
-        "snapkv.concurrency",
-        "snapkv.extras",
-        "snapkv.lifecycle",
-        "snapkv.model",
-        "snapkv.text",
-    ),
-    ("snapkv.codecs", "snapkv.hooks", "snapkv.loops", "snapkv.times", "snapkv.tuples"),
-    ("snapkv.clock", "snapkv.layout", "snapkv.typed_times"),
-    ("snapkv.files", "snapkv.rendering", "snapkv.web"),
-    ("snapkv.engine",),
-    ("snapkv.committer", "snapkv.timeline"),
-    ("snapkv.archive", "snapkv.reading"),
-    ("snapkv.engine_urls",),
-    ("snapkv.coordination", "snapkv.observing"),
-    ("snapkv.store",),
-    ("snapkv.fleet",),
-    (
-        "snapkv.aio",
-        "snapkv.importing",
-        "snapkv.metrics",
-        "snapkv.recording",
-        "snapkv.ui",
-    ),
-    ("snapkv",),
-    ("snapkv.pytest_plugin", "snapkv.spark", "cdcmeta.errors"),
-    ("snapkv.cli", "cdcmeta.arguments"),
-    ("cdcmeta.changes", "cdcmeta.generations", "cdcmeta.scheduler"),
-    ("cdcmeta",),
-    (
-        "cdcmeta.couch_http",
-        "cdcmeta.scheduler.executors",
-        "cdcmeta.scheduler.transport",
-        "cdcmeta.spark",
-    ),
-    ("cdcmeta.scheduler.runtime",),
-    ("cdcmeta.metrics",),
-    ("cdcmeta.ui",),
-    ("cdcmeta.tour",),
-    ("cdcmeta.cli",),
-    ("snapkv.__main__", "cdcmeta.__main__"),
-)
-FLOOR_OF = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
+# From the ground up. A module imports its own room, and rooms on lines above its own.
+FLOORS = [
+    line.split()
+    for line in """
+        snapkv._version snapkv.errors snapkv.model
+        snapkv.base
+        snapkv.times snapkv.codecs snapkv.hooks snapkv.layout snapkv.tuples snapkv.rendering
+        snapkv.clock
+        snapkv.engine snapkv.web
+        snapkv.committer snapkv.timeline snapkv.archive
+        snapkv.location snapkv.reading
+        snapkv.coordination
+        snapkv.store
+        snapkv.copying snapkv.fleet snapkv.aio snapkv.metrics
+        snapkv.ui
+        snapkv
+        snapkv.spark snapkv.pytest_plugin cdcmeta.errors
+        snapkv.cli cdcmeta.arguments
+        cdcmeta.changes cdcmeta.generations cdcmeta.scheduler
+        cdcmeta
+        cdcmeta.couch_http cdcmeta.scheduler.executors cdcmeta.scheduler.transport cdcmeta.spark
+        cdcmeta.scheduler.runtime
+        cdcmeta.metrics
+        cdcmeta.ui
+        cdcmeta.tour
+        cdcmeta.cli
+        snapkv.__main__ cdcmeta.__main__
+    """.strip().splitlines()
+]
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
-# What cdcmeta may import of snapkv: public modules, and six that both packages share.
-CDCMETA_MAY_IMPORT = {
-    "snapkv",
-    "snapkv.cli.commands",
-    "snapkv.cli.formats",
-    "snapkv.cli.serving",
-    "snapkv.clock",
-    "snapkv.errors",
-    "snapkv.extras",
-    "snapkv.metrics",
-    "snapkv.model",
-    "snapkv.times",
-    "snapkv.tuples",
-    "snapkv.web",
-    "snapkv.typed_times",
-}
-CDCMETA_EXECUTORS_MAY_IMPORT = {
-    *CDCMETA_MAY_IMPORT,
-    "snapkv.archive.engine",
-    "snapkv.archive.places",
-    "snapkv.archive.publishing",
-    "snapkv.coordination.requests",
-    "snapkv.engine.contract",
-    "snapkv.layout",
-    "snapkv.reading.view",
-    "snapkv.recording.archive_target",
-    "snapkv.recording.sources",
-    "snapkv.recording.store_target",
-    "snapkv.recording.targets",
-}
-CDCMETA_SPARK_MAY_IMPORT = {
-    *CDCMETA_MAY_IMPORT,
-    "snapkv.layout",
-    "snapkv.reading.arrow",
-    "snapkv.reading.reader",
-    "snapkv.reading.spans",
-    "snapkv.spark.batch_commits",
-    "snapkv.spark.cuts",
-    "snapkv.spark.decoding",
-    "snapkv.spark.encoding",
-    "snapkv.spark.errors",
-    "snapkv.spark.limits",
-    "snapkv.spark.location",
-    "snapkv.spark.micro_batches",
-    "snapkv.spark.offset",
-    "snapkv.spark.pinned",
-    "snapkv.spark.reader",
-    "snapkv.spark.schema",
-    "snapkv.spark.sessions",
-    "snapkv.spark.sink",
-    "snapkv.spark.sink_options",
-    "snapkv.spark.source_options",
-    "snapkv.spark.tasks",
-    "snapkv.spark.timing",
+# What all rooms of cdcmeta import of snapkv; and what some import beyond that.
+PUBLIC = """snapkv snapkv.clock snapkv.errors snapkv.metrics snapkv.model snapkv.times snapkv.tuples
+    snapkv.base.extras snapkv.base.waiting snapkv.cli.commands snapkv.cli.formats snapkv.cli.serving
+    snapkv.web"""
+DOORS = {
+    "cdcmeta.scheduler.executors": """archive.engine archive.places archive.publishing
+        coordination.requests copying.archive_target copying.sources copying.store_target
+        copying.targets engine.contract layout reading.view""",
+    "cdcmeta.spark": """layout reading.arrow reading.reader reading.spans spark.batch_commits
+        spark.cuts spark.decoding spark.encoding spark.errors spark.limits spark.location
+        spark.micro_batches spark.offset spark.pinned spark.reader spark.schema spark.sessions
+        spark.sink spark.sink_options spark.source_options spark.tasks spark.timing""",
+    "cdcmeta.ui": """engine.contract engine.replay reading.history ui ui.differences ui.source
+        ui.text ui.versions ui.views""",
+    "cdcmeta.tour": """archive.tables cli.exits cli.tour.comparing cli.tour.errors cli.tour.filling
+        cli.tour.git cli.tour.moments cli.tour.place cli.tour.printing cli.tour.sparked layout
+        ui""",
 }
 
-CDCMETA_UI_MAY_IMPORT = {
-    *CDCMETA_MAY_IMPORT,
-    "snapkv.engine.contract",
-    "snapkv.engine.replay",
-    "snapkv.reading.history",
-    "snapkv.ui",
-    "snapkv.ui.differences",
-    "snapkv.ui.source",
-    "snapkv.ui.text",
-    "snapkv.ui.versions",
-    "snapkv.ui.views",
-}
-
-CDCMETA_TOUR_MAY_IMPORT = {
-    *CDCMETA_MAY_IMPORT,
-    "snapkv.archive.tables",
-    "snapkv.cli.exits",
-    "snapkv.cli.formats",
-    "snapkv.cli.tour.comparing",
-    "snapkv.cli.tour.errors",
-    "snapkv.cli.tour.filling",
-    "snapkv.cli.tour.git",
-    "snapkv.cli.tour.moments",
-    "snapkv.cli.tour.place",
-    "snapkv.cli.tour.printing",
-    "snapkv.cli.tour.sparked",
-    "snapkv.layout",
-    "snapkv.ui",
-}
-
-MORE_MAY_BE_IMPORTED = {
-    "cdcmeta.scheduler.executors": CDCMETA_EXECUTORS_MAY_IMPORT,
-    "cdcmeta.spark": CDCMETA_SPARK_MAY_IMPORT,
-    "cdcmeta.tour": CDCMETA_TOUR_MAY_IMPORT,
-    "cdcmeta.ui": CDCMETA_UI_MAY_IMPORT,
-}
-
-# What docs/architecture.md says of units: they do not import these, but for the modules named.
+# What docs/architecture.md says of rooms: they do not import these, but for the modules named.
 ABSENT = (
     ("snapkv.engine", "snapkv.times", set()),
-    ("cdcmeta.scheduler.core", "snapkv", set()),
-    ("cdcmeta.scheduler.owner", "snapkv", set()),
-    ("cdcmeta.scheduler.agent", "snapkv", set()),
-    ("cdcmeta.scheduler.protocol", "snapkv", set()),
+    *(
+        (f"cdcmeta.scheduler.{each}", "snapkv", set())
+        for each in ("core", "owner", "agent", "protocol")
+    ),
     ("cdcmeta.generations.model", "snapkv.clock", {"cdcmeta.generations.model.metadata"}),
 )
 
@@ -174,7 +80,7 @@ CLIENTS = {
         "snapkv.rendering.msgpack_bytes",
         "snapkv.store.dump",
         "snapkv.store.watermarks",
-        "snapkv.recording.store_commits",
+        "snapkv.copying.store_commits",
         "snapkv.coordination.requests",
         "snapkv.spark.batch_commits",
         "snapkv.spark.decoding",
@@ -193,7 +99,7 @@ CLIENTS = {
     },
     "google": {"snapkv.engine.etcd", "snapkv.rendering.protobuf"},
     "yaml": {"snapkv.cli.formats", "snapkv.rendering.yaml_text"},
-    "greenlet": {"snapkv.loops"},
+    "greenlet": {"snapkv.base.loops"},
     "grpc": {
         "snapkv.engine.etcd.aio_client",
         "snapkv.engine.etcd.grpc_client",
@@ -242,7 +148,7 @@ CLIENTS = {
     "pyiceberg": {"snapkv.archive.iceberg"},
     "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
-    "time": {"snapkv.clock", "snapkv.concurrency"},  # the latter only waits
+    "time": {"snapkv.base", "snapkv.clock"},  # base only waits
     "pytest": {"snapkv.pytest_plugin"},
     "typing_extensions": {"snapkv.model"},  # for type checkers only
 }
@@ -277,45 +183,44 @@ def found_imports(path: Path) -> Iterator[str]:
                 yield whole if whole in NAMES else node.module
 
 
-def unit_of(module: str) -> str:
-    unit = module
-    while unit not in FLOOR_OF or (unit in ("snapkv", "cdcmeta") and unit != module):
-        assert "." in unit, f"{module} is on no floor: add it to FLOORS"
-        unit = unit.rpartition(".")[0]
-    return unit
+def room_of(module: str) -> str:
+    room = module
+    while room not in FLOOR_OF or (room in ("snapkv", "cdcmeta") and room != module):
+        assert "." in room, f"{module} is on no floor: add it to FLOORS"
+        room = room.rpartition(".")[0]
+    return room
 
 
 NAMES = {name for name, _ in modules()}
 
 
 def test_imports_go_downward(subtests: pytest.Subtests) -> None:
-    for module in sorted(NAMES):
+    for module, path in modules():
         with subtests.test(module=module):
-            path = dict(modules())[module]
-            unit = unit_of(module)
+            room = room_of(module)
             for imported in imports(path):
-                if imported.partition(".")[0] not in ("snapkv", "cdcmeta"):
+                if root_of(imported) not in ("snapkv", "cdcmeta"):
                     continue
-                other = unit_of(imported)
-                assert other == unit or FLOOR_OF[other] < FLOOR_OF[unit], (
+                other = room_of(imported)
+                assert other == room or FLOOR_OF[other] < FLOOR_OF[room], (
                     f"{module} imports {imported}, which is not on a floor below: "
                     "move what both need to a lower floor"
                 )
 
 
 def test_cdcmeta_imports_what_is_listed(subtests: pytest.Subtests) -> None:
-    imported = set()
+    unused = {room: {f"snapkv.{each}" for each in listed.split()} for room, listed in DOORS.items()}
     for module, path in modules():
-        if module.partition(".")[0] != "cdcmeta":
+        if root_of(module) != "cdcmeta":
             continue
         with subtests.test(module=module):
-            allowed = MORE_MAY_BE_IMPORTED.get(unit_of(module), CDCMETA_MAY_IMPORT)
+            room = room_of(module)
+            more = {f"snapkv.{each}" for each in DOORS.get(room, "").split()}
             found = {i for i in imports(path) if root_of(i) == "snapkv"}
-            assert not found - allowed, f"{module} imports {found - allowed}"
-            imported |= found
-    listed = CDCMETA_SPARK_MAY_IMPORT | CDCMETA_EXECUTORS_MAY_IMPORT | CDCMETA_TOUR_MAY_IMPORT
-    unused = listed - imported
-    assert not unused, f"cdcmeta does not import {unused}: take them out of the list"
+            strange = found - {*PUBLIC.split()} - more
+            assert not strange, f"{module} imports {strange}"
+            unused.get(room, set()).difference_update(found)
+    assert not any(unused.values()), f"cdcmeta does not import {unused}: take them out of DOORS"
 
 
 def root_of(module: str) -> str:
@@ -357,9 +262,9 @@ def test_a_client_enters_by_its_modules(subtests: pytest.Subtests) -> None:
             assert users, f"no module imports {client}: take it out of CLIENTS"
 
 
-def test_every_unit_exists() -> None:
-    missing = [unit for unit in FLOOR_OF if unit not in NAMES]
-    assert not missing, f"units without a module: {missing}"
+def test_every_room_exists() -> None:
+    missing = [room for room in FLOOR_OF if room not in NAMES]
+    assert not missing, f"rooms without a module: {missing}"
 
 
 def test_no_two_modules_need_each_other() -> None:

@@ -20,7 +20,7 @@ import pytest
 from chains import check_ends
 
 import snapkv
-from snapkv import engine_urls
+from snapkv import location
 from snapkv.engine.contract import (
     GetResult,
     KeyValue,
@@ -312,7 +312,7 @@ def _open_remote(url: str, create: bool, home: bytes, environment: bool, **optio
 def remote_scheme() -> Iterator[None]:
     """Make `snapkv.open` know URLs of the form `remote:NETWORK/CLIENT`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(engine_urls._ENGINES, "remote", (_open_remote, ()))
+        patch.setitem(location._ENGINES, "remote", (_open_remote, ()))
         yield
     _networks.clear()
 

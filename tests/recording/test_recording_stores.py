@@ -10,7 +10,8 @@ from archive.histories import Writing, answers
 from sampling import fewer_on_etcd
 
 import snapkv
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
+from snapkv.copying import store_commits, store_target
 from snapkv.engine.contract import Range
 from snapkv.engine.errors import OutcomeUnknown
 from snapkv.engine.lmdb.engine import LmdbEngine
@@ -27,7 +28,6 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.layout import prefix_end
-from snapkv.recording import store_commits, store_target
 
 from .targets import TARGETS, assert_equal, opened, target_url
 
@@ -282,8 +282,8 @@ def test_a_flag_ends_it_while_the_source_is_away(place, tmp_path, monkeypatch):
 @memory
 def test_a_deposed_recorder_writes_no_more(place, store, tmp_path):
     """Its leadership ends while it is between two steps: the target's guard notices."""
+    from snapkv.copying.run import Recording
     from snapkv.errors import SessionLostError
-    from snapkv.recording.run import Recording
 
     into = f"memory:{tmp_path}"
     for n in range(2):

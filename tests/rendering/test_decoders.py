@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering import Decoder, command_decoder, compare, decode, decoders, plain
 from snapkv.rendering.decoder import REST_S

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapkv.base.text import cut, width_of
 from snapkv.rendering import escaped, key_text, preview, quoted, shortened
-from snapkv.text import cut, width_of
 
 POD = b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-0"},"image":"nginx:1.25","n":1}'
 

@@ -9,7 +9,7 @@ from store.tabled import changes_of, commits_of, histories_of
 
 import snapkv
 from snapkv.engine.contract import Put
-from snapkv.engine_urls import open_engine
+from snapkv.location import open_engine
 from snapkv.spark import connect, cuts, location
 from snapkv.spark.errors import SourceError
 from snapkv.spark.fleets import description

@@ -8,7 +8,7 @@ from direct import Planned, new_worker, read
 from frames import load
 from pyspark.sql import functions as F
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.lmdb import registry
 from snapkv.spark import cuts, location
 

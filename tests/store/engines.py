@@ -12,8 +12,8 @@ import snapkv
 from snapkv.engine.contract import Delete, Put, Range, Txn
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.memory import engine as memory
-from snapkv.engine_urls import open_engine
 from snapkv.errors import StoreClosedError
+from snapkv.location import open_engine
 
 START_MS = 1_700_000_000_000
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Delete, Put
-from snapkv.observing.observe import observe
+from snapkv.store.observe import observe
 
 from .engines import write_raw
 from .plain import Plain

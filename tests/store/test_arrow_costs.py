@@ -2,12 +2,12 @@
 
 import pytest
 
-import snapkv.observing.observe
 import snapkv.reading.commit_times
-from snapkv.engine_urls import open_engine
-from snapkv.observing.observe import observe
+import snapkv.reading.observed
+from snapkv.location import open_engine
 from snapkv.reading import arrow, tables
 from snapkv.reading.commit_times import CommitTimes
+from snapkv.store.observe import observe
 
 from .wrapping import Counting, wrap_engines
 
@@ -109,7 +109,7 @@ def test_what_is_observed_costs_one_watch_more(opened, place, clock, monkeypatch
         engines.append(Counting(open_engine(url, **rest)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.observing.observe, "open_engine", counted)
+    monkeypatch.setattr(snapkv.reading.observed, "open_engine", counted)
     options = place.kind.options | {"clock": clock, "ring_slots": 16}
     with observe(place.url, prefix="default/data/", **options) as observed:
         (engine,) = engines

@@ -11,10 +11,10 @@ import pytest
 
 import snapkv
 from snapkv import Ops, SpaceOps
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.committer.attribution import META_FACTS_MAX
+from snapkv.copying.import_prefix import import_prefix
 from snapkv.engine.contract import Put, Range
-from snapkv.importing.import_prefix import import_prefix
 from snapkv.layout import META_BYTES_MAX, StampRecord, pack_meta
 from snapkv.reading.log import log
 
@@ -268,7 +268,7 @@ def test_a_dump_and_back(store, place, clock):
 
 def test_an_import_in_batches(store, place, engine, monkeypatch):
     write_raw(engine, *(Put(b"r/%d" % n, b"1") for n in range(3)))
-    monkeypatch.setattr("snapkv.importing.plan.Room.parts", one_by_one)
+    monkeypatch.setattr("snapkv.copying.import_plan.Room.parts", one_by_one)
     options = {"source_options": place.kind.options, "batches": True}
     import_prefix(store, place.url, "r/", **SAID, **options)
     assert [said_of(commit) for commit in store.commits()] == [

@@ -10,8 +10,9 @@ import pytest
 
 import snapkv
 from snapkv import clock as clocks
-from snapkv.clock import SharedFloor, bounded
-from snapkv.concurrency import Threads, runtime
+from snapkv.base.concurrency import Threads, runtime
+from snapkv.base.waiting import bounded
+from snapkv.clock import SharedFloor
 from snapkv.errors import EngineUnavailableError
 from snapkv.timeline import continuity
 

@@ -10,7 +10,8 @@ import pytest
 from cases import cases
 
 import snapkv
-from snapkv import SnapKVError, files
+from snapkv import SnapKVError
+from snapkv.base import files
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import (
     CompactedError,

@@ -5,6 +5,7 @@ import random
 import pytest
 from cases import cases
 
+from snapkv.copying.import_prefix import ImportResult, import_prefix
 from snapkv.engine.contract import Delete, Put
 from snapkv.errors import (
     CommitTooLargeError,
@@ -17,7 +18,6 @@ from snapkv.errors import (
     StoreNotEmptyError,
     StoreNotFoundError,
 )
-from snapkv.importing.import_prefix import ImportResult, import_prefix
 
 from .engines import ENGINES, Place, assert_sound, write_raw
 

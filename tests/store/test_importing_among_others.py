@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import pytest
 
 import snapkv
+from snapkv.copying.import_prefix import import_prefix
+from snapkv.copying.import_writer import TRIES
 from snapkv.engine.contract import Put
 from snapkv.errors import (
     ConflictError,
     KeyNotFoundError,
     StoreNotEmptyError,
 )
-from snapkv.importing.import_prefix import import_prefix
-from snapkv.importing.writer import TRIES
 
 from .engines import ENGINES, Place, assert_sound, write_raw
 

@@ -3,8 +3,8 @@
 import pytest
 
 import snapkv
+from snapkv.copying.import_prefix import import_prefix
 from snapkv.errors import InvalidOptionError
-from snapkv.importing.import_prefix import import_prefix
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from cases import cases
 from sampling import fewer_on_etcd
 
-import snapkv.observing.observe
+import snapkv.reading.observed
 from snapkv import CompactedError, Difference, Entry, KeyNotFoundError, format_time, pack
 from snapkv.engine.contract import Put
 from snapkv.errors import (
@@ -19,7 +19,7 @@ from snapkv.errors import (
     StoreClosedError,
     StoreNotFoundError,
 )
-from snapkv.observing.observe import observe
+from snapkv.store.observe import observe
 from snapkv.timeline import moment
 
 from .engines import write_raw
@@ -452,10 +452,10 @@ def test_what_it_costs(cluster, three, monkeypatch):
     engines = []
 
     def opened(url, **how):
-        engines.append(Counting(snapkv.engine_urls.open_engine(url, **how)))
+        engines.append(Counting(snapkv.location.open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.observing.observe, "open_engine", opened)
+    monkeypatch.setattr(snapkv.reading.observed, "open_engine", opened)
     observed = cluster.observe()
     (engine,) = engines
     assert engine.calls == {"read": 1}

@@ -8,15 +8,15 @@ import pytest
 from etcd_server import eventually
 
 import snapkv.engine.replay
-import snapkv.observing.observe
+import snapkv.reading.observed
 from snapkv.engine.memory.engine import MemoryEngine
-from snapkv.engine_urls import open_engine
 from snapkv.errors import (
     CompactedError,
     NotObservedError,
     StoreRecreatedError,
     StoreRestoredError,
 )
+from snapkv.location import open_engine
 
 from .engines import ENGINES, Place
 from .observed import WAIT_S, Cluster
@@ -38,7 +38,7 @@ def exchangeable_in(cluster, monkeypatch):
         engines.append(Wrapped(open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.observing.observe, "open_engine", opened)
+    monkeypatch.setattr(snapkv.reading.observed, "open_engine", opened)
     observed, ticks = cluster.observe(), []
     for n in range(10):
         cluster.write(a=b"%d" % n)

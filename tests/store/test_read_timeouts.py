@@ -9,7 +9,7 @@ import pytest
 import snapkv
 import snapkv.reading.deadline
 from snapkv import ReadTimeoutError
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.timeline import continuity
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from snapkv import CompactedError, format_time, pack
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import (
     CommitTimeoutError,
     InvalidTimeError,

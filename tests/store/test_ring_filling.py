@@ -11,7 +11,7 @@ from sampling import fewer_on_etcd
 
 import snapkv.timeline.continuity
 from snapkv import ManualClock, pack
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 from .engines import START_MS, assert_sound
 from .wrapping import Counting, wrap_engines

@@ -8,7 +8,7 @@ import pytest
 from cases import cases
 
 from snapkv import ConflictError, HeadAt, Ops, SpaceOps
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.coordination.requests import SessionRecord
 from snapkv.coordination.session import SessionInfo
 from snapkv.engine.contract import Put, Range, Txn

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from snapkv import Change, CompactedError, Ops, SpaceOps, pack
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Delete, Put
 from snapkv.errors import InvalidTypeError, StoreClosedError
 

@@ -9,7 +9,7 @@ import snapkv.store.open
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Pairs, Put, Range, Txn, one_of
 from snapkv.engine.errors import OutcomeUnknown
 from snapkv.engine.memory.engine import MemoryEngine
-from snapkv.engine_urls import open_engine
+from snapkv.location import open_engine
 from snapkv.timeline import continuity
 
 WAIT_S = 20

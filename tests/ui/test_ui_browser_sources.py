@@ -6,8 +6,8 @@ from store.engines import write_raw
 
 import snapkv
 from snapkv.engine.contract import Delete, Put
-from snapkv.engine_urls import open_engine
 from snapkv.layout import Layout
+from snapkv.location import open_engine
 
 from .browsing import Person
 from .served import Served

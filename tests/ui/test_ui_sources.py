@@ -12,7 +12,7 @@ from store.observed import PREFIX
 
 import snapkv
 from snapkv.engine.contract import Put
-from snapkv.observing.observe import observe
+from snapkv.store.observe import observe
 from snapkv.times import physical_ms
 from snapkv.ui.bar import bar, span_of
 from snapkv.ui.differences import differences

@@ -13,8 +13,8 @@ import pytest
 
 import snapkv
 import snapkv.coordination.session as session_module
-from snapkv import concurrency
-from snapkv.concurrency import ThreadCondition, ThreadEvent
+from snapkv.base import concurrency
+from snapkv.base.concurrency import ThreadCondition, ThreadEvent
 from snapkv.errors import StoreClosedError
 
 WAIT_S = 20.0

@@ -9,7 +9,8 @@ import pytest
 from chains import circle_of
 
 import snapkv
-from snapkv import errors, files
+from snapkv import errors
+from snapkv.base import files
 from snapkv.engine import errors as engine_errors
 from snapkv.errors import SnapKVError
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from snapkv import format_time
 from snapkv.errors import InvalidTimeError
-from snapkv.times import end_of_ms
-from snapkv.typed_times import understood
+from snapkv.times import end_of_ms, understood
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 22, 18, 30, 5, tzinfo=UTC)

@@ -45,7 +45,7 @@ from snapkv import (
     Stamp,
     When,
 )
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.model import Guard
 from snapkv.times import LOGICAL_BITS, dated
 from snapkv.tuples import Versionstamp

@@ -22,7 +22,7 @@ from snapkv import (
     Space,
     Watch,
 )
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreRestoredError
 from snapkv.model import Guard
 from snapkv.times import dated

@@ -15,7 +15,7 @@ from cdcmeta.generations.model.metadata import Generations
 from cdcmeta.generations.model.streams import StreamId
 from cdcmeta.generations.model.topology import Streams
 from snapkv import SnapKVError, SnapshotKV, Space, pack
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
 from snapkv.errors import StoreRecreatedError, StoreRestoredError
 from snapkv.model import Guard
 

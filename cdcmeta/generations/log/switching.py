@@ -62,7 +62,7 @@ from snapkv import (
     Watch,
     pack,
 )
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import CorruptStoreError
 from snapkv.times import TIMESTAMP_MAX, format_time
 

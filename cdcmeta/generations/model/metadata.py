@@ -21,7 +21,8 @@ from cdcmeta.generations.model.rules import TODAY, Rules, find
 from cdcmeta.generations.model.streams import StreamId
 from cdcmeta.generations.model.tokens import integer
 from cdcmeta.generations.model.topology import STREAM_DTYPE, Streams, Topology
-from snapkv.clock import Clock, SystemClock, pause
+from snapkv.base.waiting import pause
+from snapkv.clock import Clock, SystemClock
 from snapkv.model import Guard
 from snapkv.times import LOGICAL_BITS, check_timestamp, dated, pack
 

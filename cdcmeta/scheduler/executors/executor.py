@@ -13,7 +13,7 @@ from cdcmeta.scheduler.executors.reading import FeedReader
 from cdcmeta.scheduler.executors.sinks.contract import Sink
 from cdcmeta.scheduler.executors.sources.contract import TableSource
 from cdcmeta.scheduler.executors.workers import THREADS, Workers
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 PROBLEMS_MAX = 1_000
 PREPARED, WRITTEN = "prepared", "written"

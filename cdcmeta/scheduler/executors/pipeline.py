@@ -21,7 +21,7 @@ from cdcmeta.scheduler.core.states import Progress, TableState, Token
 from cdcmeta.scheduler.executors.sinks.contract import Sink, TableWriter
 from cdcmeta.scheduler.executors.sources.contract import TableSource
 from snapkv import Change, Changes, CompactedError
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 QUEUE_COMMITS, QUEUE_BYTES = 2_000, 4 << 20
 """What waits in the queue of a table at most, but for one commit."""

@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 
 from cdcmeta.scheduler.executors.pipeline import GONE, Pipeline
 from cdcmeta.scheduler.executors.sources.contract import Feed, Part, TableSource
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreClosedError, StoreRecreatedError, StoreRestoredError
 
 log = logging.getLogger("cdcmeta.scheduler")

@@ -11,7 +11,7 @@ from itertools import count
 
 from cdcmeta.scheduler.core.states import TableState
 from cdcmeta.scheduler.executors.pipeline import Pipeline
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 log = logging.getLogger("cdcmeta.scheduler")
 

@@ -18,7 +18,7 @@ from cdcmeta.scheduler.runtime.opening import Stores
 from cdcmeta.scheduler.runtime.registration import Life
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import SnapKVError, SnapshotKV
-from snapkv.clock import StopEvent, monotonic, pause, pause_unless
+from snapkv.base.waiting import StopEvent, monotonic, pause, pause_unless
 
 log = logging.getLogger("cdcmeta.scheduler")
 

@@ -27,8 +27,8 @@ from cdcmeta.scheduler.executors.sources.databases import DatabasesSource
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from cdcmeta.scheduler.runtime.records import Changefeed
 from snapkv import SnapshotKV
-from snapkv.clock import monotonic
-from snapkv.extras import extra
+from snapkv.base.extras import extra
+from snapkv.base.waiting import monotonic
 
 JSON_LINES, CALL = "jsonl:", "call:"
 LOCAL = ("lmdb:", "archive:", JSON_LINES, f"{RECORD}lmdb:", f"{RECORD}archive:")

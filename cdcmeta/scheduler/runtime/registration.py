@@ -39,7 +39,7 @@ from cdcmeta.scheduler.runtime.reports import Reporter
 from cdcmeta.scheduler.runtime.term import GRACE_S, Term
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import Leader, SnapKVError, SnapshotKV
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import CorruptStoreError
 
 log = logging.getLogger("cdcmeta.scheduler")

@@ -25,7 +25,7 @@ from snapkv import (
     Space,
     Watch,
 )
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import CorruptStoreError
 
 log = logging.getLogger("cdcmeta.scheduler")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cdcmeta.scheduler.executors.rates import Delay, Rate, Rates
 from cdcmeta.scheduler.runtime.opening import OpeningExecutor
 from cdcmeta.scheduler.runtime.records import decoded
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.errors import CorruptStoreError
 
 LOOK_S = 5.0

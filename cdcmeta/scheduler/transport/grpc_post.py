@@ -42,7 +42,7 @@ from cdcmeta.scheduler.transport import addresses
 from cdcmeta.scheduler.transport.addresses import split_address
 from cdcmeta.scheduler.transport.peer import Peer
 from cdcmeta.scheduler.transport.waiting import Waiting, is_heartbeat
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 
 log = logging.getLogger("cdcmeta.scheduler")
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from cdcmeta.scheduler.transport.waiting import Waiting
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 log = logging.getLogger("cdcmeta.scheduler")
 

@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from snapkv.base.files import readable, written
+from snapkv.base.waiting import monotonic
 from snapkv.cli.differences import Renderer
 from snapkv.cli.fleet.notices import listed, tell_names
 from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
@@ -30,9 +32,7 @@ from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell
 from snapkv.cli.ticker import Stop
 from snapkv.cli.watching import changes_json, changes_shown, commits_of, write_commit
-from snapkv.clock import monotonic
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
-from snapkv.files import readable, written
 from snapkv.fleet.link import SILENT
 from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
 from snapkv.fleet.watch import FleetChanges, FleetWatch, Late

@@ -17,12 +17,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import snapkv
+from snapkv.base.waiting import perf_counter
 from snapkv.cli.tour.comparing import Comparison
 from snapkv.cli.tour.filling import OVERHEAD_BYTES, TREE_PREFIX, Timeline, key_of
 from snapkv.cli.tour.git import Clone, GitChange, TreeEntry
 from snapkv.cli.tour.moments import Moment, choose_moments, date_text, one_back
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE
-from snapkv.clock import perf_counter
 from snapkv.times import end_of_ms
 
 DATES_ASKED = 200

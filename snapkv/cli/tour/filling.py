@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import snapkv
+from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
-from snapkv.clock import perf_counter
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import (
     CommitTooLargeError,

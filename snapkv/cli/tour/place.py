@@ -16,9 +16,9 @@ from snapkv.engine.contract import Delete, Txn
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.lmdb.directory import DATA_FILE, READERS_FILE
 from snapkv.engine.lmdb.lock import LOCK_FILE
-from snapkv.engine_urls import open_engine
 from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError, StoreNotFoundError
 from snapkv.layout import Layout, prefix_end
+from snapkv.location import open_engine
 from snapkv.times import PHYSICAL_MS_MAX
 
 SPACE = "git"

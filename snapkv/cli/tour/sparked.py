@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from snapkv.base.waiting import perf_counter
 from snapkv.cli.tour.answers import Examiner, SparkAnswer
 from snapkv.cli.tour.comparing import Mismatch
 from snapkv.cli.tour.git import SUBMODULE_MODE, TreeEntry, object_id
 from snapkv.cli.tour.moments import Moment
-from snapkv.clock import perf_counter
 from snapkv.errors import SnapKVError
 
 SHA1_DIGITS = 40

@@ -12,7 +12,7 @@ from typing import Any, cast
 import grpc
 from grpc import aio
 
-from snapkv.concurrency import LoopRuntime, here
+from snapkv.base.concurrency import LoopRuntime, here
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.grpc_client import (
     TXN,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapkv.clock import bounded, monotonic
+from snapkv.base.waiting import bounded, monotonic
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, Connection
 from snapkv.engine.etcd.endpoint import AnyStream

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from snapkv.clock import bounded, check_in_time, monotonic, pause
-from snapkv.concurrency import here
+from snapkv.base.concurrency import here
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import bounded, check_in_time, monotonic, pause
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.endpoint import AnyStream, Endpoint
@@ -42,7 +43,6 @@ from snapkv.engine.etcd.grpc_client import (
 )
 from snapkv.engine.etcd.security import Login
 from snapkv.errors import AccessDeniedError, EngineUnavailableError, SnapKVError, StoreClosedError
-from snapkv.lifecycle import renew_in_children
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from snapkv.concurrency import THREADS, here
+from snapkv.base.concurrency import THREADS, here
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.engine.etcd.aio_client import AioChannel, AioWatchStream
 from snapkv.engine.etcd.grpc_client import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
 from snapkv.engine.etcd.security import Security
-from snapkv.lifecycle import renew_in_children
 
 AnyChannel = Channel | AioChannel
 AnyStream = WatchStream | AioWatchStream

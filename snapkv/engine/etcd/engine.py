@@ -8,9 +8,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
-from snapkv.arguments import check_int
-from snapkv.clock import monotonic
-from snapkv.concurrency import THREADS, here
+from snapkv.base.arguments import check_int
+from snapkv.base.concurrency import THREADS, here
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Changes, KeyValue, Lease, Limits, Range, Replay, Txn, TxnResult
 from snapkv.engine.errors import Refused
 from snapkv.engine.etcd import codec
@@ -38,7 +39,6 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.lifecycle import renew_in_children
 
 REQUEST_BYTES_MAX = 1_572_864
 """The server's default of --max-request-bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapkv.arguments import check_int
+from snapkv.base.arguments import check_int
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.engine import REQUEST_BYTES_MAX, EtcdEngine

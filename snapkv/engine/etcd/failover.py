@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from snapkv.lifecycle import renew_in_children
+from snapkv.base.lifecycle import renew_in_children
 
 log = logging.getLogger(__name__)
 

@@ -26,10 +26,10 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Message
 
+from snapkv.base.lifecycle import ForkBarrier
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.security import Security
 from snapkv.errors import EngineUnavailableError, SnapKVError
-from snapkv.lifecycle import ForkBarrier
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)

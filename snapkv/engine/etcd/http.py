@@ -9,8 +9,8 @@ from http.client import HTTPConnection, HTTPSConnection
 from ssl import SSLContext
 from typing import NamedTuple
 
-from snapkv.clock import bounded, monotonic
-from snapkv.concurrency import here
+from snapkv.base.concurrency import here
+from snapkv.base.waiting import bounded, monotonic
 
 TIMEOUT_S = 1.0
 """How long connecting, or waiting for the next bytes, may take."""

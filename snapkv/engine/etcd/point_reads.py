@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from snapkv.clock import bounded, monotonic, no_later_than
-from snapkv.concurrency import here
+from snapkv.base.concurrency import here
+from snapkv.base.waiting import bounded, monotonic, no_later_than
 from snapkv.engine.contract import GetResult, Range, ReadResult
 from snapkv.engine.etcd.connection import READ_TIMEOUT_S
 from snapkv.errors import SnapKVError

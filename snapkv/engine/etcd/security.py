@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snapkv.arguments import check_bool, check_text, wrong_type
+from snapkv.base.arguments import check_bool, check_text, wrong_type
 from snapkv.engine.etcd.address import is_loopback
 from snapkv.engine.etcd.authorities import system_authorities
 from snapkv.errors import (

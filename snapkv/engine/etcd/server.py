@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from ssl import SSLContext
 
-from snapkv.clock import bounded, monotonic
-from snapkv.concurrency import Work, here
+from snapkv.base.concurrency import Work, here
+from snapkv.base.waiting import bounded, monotonic
 from snapkv.engine.etcd.http import TIMEOUT_S, fetch
 from snapkv.errors import ServerWarning, SnapKVError
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
-from snapkv.clock import monotonic
-from snapkv.concurrency import Work, here
+from snapkv.base.concurrency import Work, here
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Event, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.codec import event_of
@@ -25,7 +26,6 @@ from snapkv.errors import (
     StoreClosedError,
     another,
 )
-from snapkv.lifecycle import renew_in_children
 
 QUEUE_BYTES_MAX = 16 << 20
 """The queue's size; the thread reads no more from the server while it is full."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from snapkv.clock import bounded, monotonic, pause
+from snapkv.base.waiting import bounded, monotonic, pause
 from snapkv.errors import EngineBusyError
 
 WAIT_SECONDS_MAX = 30.0

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 
-from snapkv import files
+from snapkv.base import files
 from snapkv.engine.lmdb import client, directory
 from snapkv.engine.lmdb.environment import Environment
 from snapkv.errors import InvalidFileError

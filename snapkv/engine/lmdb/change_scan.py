@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from snapkv.clock import check_in_time
+from snapkv.base.extras import extra
+from snapkv.base.waiting import check_in_time
 from snapkv.engine.arrow import BYTES_MAX
 from snapkv.engine.contract import Changes, Replay
 from snapkv.engine.lmdb.columns import big_endian, buffers, unescaped
@@ -27,7 +28,6 @@ from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.engine.lmdb.walking import TAIL_BYTES, Records, Walk
 from snapkv.engine.replay import CHANGES_BYTES, CHANGES_ROWS
 from snapkv.errors import CorruptStoreError
-from snapkv.extras import extra
 
 with extra("arrow", "tables"):
     import numpy as np

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from snapkv.clock import check_in_time
+from snapkv.base.extras import extra
+from snapkv.base.waiting import check_in_time
 from snapkv.engine.arrow import BYTES_MAX
 from snapkv.engine.contract import ALL_KEYS_END, Changes, Replay
 from snapkv.engine.lmdb import change_scan
@@ -33,7 +34,6 @@ from snapkv.engine.lmdb.records import (
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.engine.replay import CHANGES_BYTES, CHANGES_ROWS
 from snapkv.errors import CompactedError, CorruptStoreError
-from snapkv.extras import extra
 
 with extra("arrow", "tables"):
     import pyarrow as pa

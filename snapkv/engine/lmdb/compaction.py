@@ -16,7 +16,7 @@ The state record keeps the progress, a revision (`freed`); it is written in the 
 
 from __future__ import annotations
 
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
 from snapkv.engine.lmdb import client, records
 from snapkv.engine.lmdb.environment import Environment
 from snapkv.engine.lmdb.records import State

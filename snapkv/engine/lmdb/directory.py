@@ -13,7 +13,7 @@ import struct
 from enum import Enum
 from typing import NamedTuple
 
-from snapkv.clock import pause
+from snapkv.base.waiting import pause
 from snapkv.engine.lmdb import client
 from snapkv.engine.lmdb.lock import LOCK_FILE, MARKER
 from snapkv.engine.lmdb.records import META

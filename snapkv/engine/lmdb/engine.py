@@ -6,9 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from snapkv import files
-from snapkv.arguments import check_int
-from snapkv.clock import SystemClock, bounded
+from snapkv.base import files
+from snapkv.base.arguments import check_int
+from snapkv.base.waiting import bounded
+from snapkv.clock import SystemClock
 from snapkv.engine.contract import (
     Changes,
     Columns,

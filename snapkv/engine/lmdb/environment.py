@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from snapkv import files
-from snapkv.concurrency import ThreadCondition
+from snapkv.base import files
+from snapkv.base.concurrency import ThreadCondition
 from snapkv.engine.contract import GetResult, Header
 from snapkv.engine.errors import OutcomeUnknown
 from snapkv.engine.lmdb import client, directory, records

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from snapkv.clock import boot_tag, uptime_ns
+from snapkv.base.waiting import boot_tag, uptime_ns
 from snapkv.engine.lmdb import client, records
 from snapkv.engine.lmdb.records import DUE, HELD, LEASE, LeaseRecord, State
 from snapkv.engine.lmdb.transaction import Transaction

@@ -14,8 +14,8 @@ import threading
 from collections import deque
 from contextlib import suppress
 
-from snapkv import files
-from snapkv.clock import monotonic, pause
+from snapkv.base import files
+from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import EngineBusyError, ReadOnlyError, StoreClosedError, StoreNotFoundError
 
 LOCK_FILE = "writer.lock"

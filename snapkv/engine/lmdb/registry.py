@@ -11,8 +11,8 @@ import os
 import random
 import threading
 
-from snapkv import files
-from snapkv.clock import bounded, monotonic
+from snapkv.base import files
+from snapkv.base.waiting import bounded, monotonic
 from snapkv.engine.lmdb import client, directory, records
 from snapkv.engine.lmdb.directory import DirectoryState
 from snapkv.engine.lmdb.environment import Environment, Options, extend_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Event, KeyValue, WatchBatch, in_range
 from snapkv.engine.lmdb import lease_writes, reading, records
 from snapkv.engine.lmdb.environment import Environment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapkv.clock import boot_tag, uptime_ns
+from snapkv.base.waiting import boot_tag, uptime_ns
 from snapkv.engine.contract import KeyValue, Range, RangeResult
 from snapkv.engine.leases import is_id
 from snapkv.engine.lmdb import reading, records

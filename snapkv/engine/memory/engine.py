@@ -14,8 +14,9 @@ from itertools import takewhile
 
 from sortedcontainers import SortedDict
 
-from snapkv.clock import monotonic, uptime_ns
-from snapkv.concurrency import ThreadCondition
+from snapkv.base.concurrency import ThreadCondition
+from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.waiting import monotonic, uptime_ns
 from snapkv.engine.contract import (
     ALL_KEYS_END,
     Changes,
@@ -52,7 +53,6 @@ from snapkv.errors import (
     LeaseNotFoundError,
     StoreClosedError,
 )
-from snapkv.lifecycle import renew_in_children
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
-from snapkv.arguments import whole_number
+from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 from snapkv.fleet.behind import BEHIND, Behind
 from snapkv.fleet.finality import Policy, check_policy

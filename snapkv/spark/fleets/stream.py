@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from snapkv.clock import SystemClock, monotonic, pause
+from snapkv.base.waiting import monotonic, pause
+from snapkv.clock import SystemClock
 from snapkv.errors import MembersBehindError
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded

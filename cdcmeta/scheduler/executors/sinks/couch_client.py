@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from cdcmeta.errors import InvalidArgumentError, SinkError
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 SCHEMES = ("couch+http://", "couch+https://")
 USER, PASSWORD = "CDCMETA_SINK_USER", "CDCMETA_SINK_PASSWORD"

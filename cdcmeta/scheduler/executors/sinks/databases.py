@@ -53,7 +53,7 @@ from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink, StoreWriter
 from cdcmeta.scheduler.executors.sources.databases import DocumentChange
 from snapkv import Changes, CommitTooLargeError, SnapshotKV
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 ENDED_DOCS = 100
 """The most documents whose leaves one request reads, in order to end some."""

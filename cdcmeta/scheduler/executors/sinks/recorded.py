@@ -39,14 +39,14 @@ from cdcmeta.scheduler.executors.sinks.recorded_place import (
 )
 from snapkv import Change, Changes, Commit, SnapshotKV
 from snapkv.coordination.requests import transact
+from snapkv.copying.sources import Step
+from snapkv.copying.store_target import StoreTarget
+from snapkv.copying.targets import Target
 from snapkv.engine.contract import Compare, Delete, Event, KeyValue, Op, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
 from snapkv.errors import ArchiveTakenError, EngineBusyError, SessionLostError
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
-from snapkv.recording.sources import Step
-from snapkv.recording.store_target import StoreTarget
-from snapkv.recording.targets import Target
 
 RECORD, ARCHIVE = "record+", "record+archive:"
 ASSIGNMENTS = b"assignment/"

@@ -24,12 +24,12 @@ from cdcmeta.scheduler.executors.sinks.recorded_place import TAKE_TRIES, Assignm
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import publish
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
+from snapkv.copying.archive_target import ArchiveTarget
+from snapkv.copying.targets import Target
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import ArchiveTakenError
 from snapkv.layout import CREATION_ORDINAL, Layout, StampRecord, prefix_end
-from snapkv.recording.archive_target import ArchiveTarget
-from snapkv.recording.targets import Target
 
 FOLDER, DIGITS = "_assignment", 20
 FIRST_REVISION = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from cdcmeta.scheduler.core.states import Token
+from snapkv.copying.targets import Target
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId
-from snapkv.recording.targets import Target
 
 TAKE_TRIES = 16
 """So often another assignment may begin while one takes its place."""

@@ -53,7 +53,7 @@ from snapkv import (
     Stamp,
     format_time,
 )
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 
 WRITE_S = 3.0
 """How long a call may take, in seconds."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from snapkv.arguments import check_int, check_text, wrong_type
+from snapkv.base.arguments import check_int, check_text, wrong_type
 from snapkv.clock import Clock
-from snapkv.engine_urls import scheme_of
 from snapkv.errors import InvalidOptionError
 from snapkv.hooks import Hooks, checked_hooks
 from snapkv.layout import Layout
+from snapkv.location import scheme_of
 from snapkv.store.open import DEFAULT_NAME
 from snapkv.times import duration_ms
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapkv.committer import check_writer, checked_meta
-from snapkv.engine_urls import open_engine
+from snapkv.copying.import_plan import Plan
+from snapkv.copying.import_source import Names, Source, named_denials, read_source
+from snapkv.copying.import_writer import Progress, Said, carry_out
 from snapkv.errors import InvalidOptionError, KeyNotFoundError
-from snapkv.importing.plan import Plan
-from snapkv.importing.source import Names, Source, named_denials, read_source
-from snapkv.importing.writer import Progress, Said, carry_out
 from snapkv.layout import FIRST_KEY, NOTE_BYTES_MAX, encode_text
+from snapkv.location import open_engine
 from snapkv.model import Commit, Scalar
 from snapkv.store.batches import SHOWN_CHARS
 from snapkv.store.store import SnapshotKV

@@ -25,8 +25,8 @@ from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from snapkv.concurrency import runtime
-from snapkv.extras import extra
+from snapkv.base.concurrency import runtime
+from snapkv.base.extras import extra
 
 with extra("aio", "asyncio on etcd"):
     from greenlet import getcurrent, greenlet
@@ -100,7 +100,7 @@ class GreenletRuntime:
             if left:
                 await asyncio.wait(left, timeout=timeout)
 
-    # --- what `snapkv.concurrency.Runtime` describes ---
+    # --- what `snapkv.base.concurrency.Runtime` describes ---
 
     @staticmethod
     def ident() -> int:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 
-from snapkv.clock import HybridClock, StopEvent, SystemClock, monotonic, pause_unless
+from snapkv.base.waiting import StopEvent, monotonic, pause_unless
+from snapkv.clock import HybridClock, SystemClock
+from snapkv.copying.opening import open_recording
+from snapkv.copying.options import RecordOptions
+from snapkv.copying.run import WAIT_S, Recording
+from snapkv.copying.status import RecordStatus, Report
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
@@ -13,10 +18,6 @@ from snapkv.errors import (
 )
 from snapkv.hooks import Notifier, RecordEvent, StoreLabel, checked_hooks
 from snapkv.reading.deadline import check_wait
-from snapkv.recording.opening import open_recording
-from snapkv.recording.options import RecordOptions
-from snapkv.recording.run import WAIT_S, Recording
-from snapkv.recording.status import RecordStatus, Report
 
 RETRY_S = 1.0
 REPORT_S = 1.0

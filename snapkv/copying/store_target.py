@@ -12,6 +12,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from snapkv.copying.gaps import Pages, differences, gap_note
+from snapkv.copying.long_keys import LongKeys, is_long
+from snapkv.copying.sources import Step
+from snapkv.copying.store_commits import CommitPart, StoreCommits, Writes
 from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range
 from snapkv.errors import (
     ArchiveError,
@@ -20,10 +24,6 @@ from snapkv.errors import (
 )
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
-from snapkv.recording.gaps import Pages, differences, gap_note
-from snapkv.recording.long_keys import LongKeys, is_long
-from snapkv.recording.sources import Step
-from snapkv.recording.store_commits import CommitPart, StoreCommits, Writes
 from snapkv.store.core import Core
 from snapkv.times import end_of_ms
 

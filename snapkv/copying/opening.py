@@ -6,21 +6,22 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from snapkv.clock import HybridClock, monotonic
+from snapkv.base.waiting import monotonic
+from snapkv.clock import HybridClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
+from snapkv.copying.options import RecordOptions
+from snapkv.copying.run import Recording
+from snapkv.copying.sources import PrefixSource, Recorded, StoreSource
+from snapkv.copying.status import RecordStatus
+from snapkv.copying.store_target import StoreTarget
+from snapkv.copying.targets import Target
 from snapkv.engine.contract import Compare, Engine, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
-from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import EngineBusyError, InvalidOptionError, StoreNotFoundError
 from snapkv.layout import FIRST_KEY, Layout, prefix_end, raw_key
+from snapkv.location import COMMON_OPTIONS, open_engine
 from snapkv.model import Held
-from snapkv.recording.options import RecordOptions
-from snapkv.recording.run import Recording
-from snapkv.recording.sources import PrefixSource, Recorded, StoreSource
-from snapkv.recording.status import RecordStatus
-from snapkv.recording.store_target import StoreTarget
-from snapkv.recording.targets import Target
 from snapkv.store.core import Core
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
@@ -84,7 +85,7 @@ def open_recording(
 def _archive(options: RecordOptions) -> Target:
     """Open an archive; only that needs pyarrow."""
     from snapkv.archive.places import open_files
-    from snapkv.recording.archive_target import ArchiveTarget
+    from snapkv.copying.archive_target import ArchiveTarget
 
     return ArchiveTarget(open_files(options.archive, options.storage))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from snapkv.arguments import check_known
-from snapkv.recording.options import RecordOptions
-from snapkv.recording.status import Report
+from snapkv.base.arguments import check_known
+from snapkv.copying.options import RecordOptions
+from snapkv.copying.status import Report
 
 if TYPE_CHECKING:
-    from snapkv.recording.recorder import Recorder
+    from snapkv.copying.recorder import Recorder
 
 
 def record(url: str, *, into: str, report: Report | None = None, **options: Any) -> Recorder:
@@ -40,7 +40,7 @@ def record(url: str, *, into: str, report: Report | None = None, **options: Any)
 
     Raises `InvalidOptionError`, `InvalidTypeError`.
     """
-    from snapkv.recording.recorder import Recorder
+    from snapkv.copying.recorder import Recorder
 
     check_known(options, {f.name for f in fields(RecordOptions)} - {"url", "into"})
     return Recorder(RecordOptions(url=url, into=into, **options), report)

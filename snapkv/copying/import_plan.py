@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from snapkv.copying.import_source import Names, Source
 from snapkv.errors import CommitTooLargeError, StoreNotEmptyError
-from snapkv.importing.source import Names, Source
 from snapkv.model import Commit
 from snapkv.reading.snapshot import Snapshot
 from snapkv.store.batches import Room

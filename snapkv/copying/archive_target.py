@@ -9,11 +9,11 @@ from snapkv.archive.files import Files
 from snapkv.archive.manifest import Gap
 from snapkv.archive.publishing import newest
 from snapkv.archive.writer import ArchiveWriter, Change
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
+from snapkv.copying.gaps import Pages, differences, lost_marks
+from snapkv.copying.sources import Step
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId, prefix_end, stamp_of
-from snapkv.recording.gaps import Pages, differences, lost_marks
-from snapkv.recording.sources import Step
 from snapkv.times import end_of_ms
 
 FLUSH_ROWS = 100_000

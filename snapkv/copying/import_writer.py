@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from snapkv.copying.import_plan import Plan, Todo, Write
 from snapkv.errors import ConflictError
-from snapkv.importing.plan import Plan, Todo, Write
 from snapkv.model import Absent, AtRevision, Commit, HeadAt, Meta
 
 TRIES = 8

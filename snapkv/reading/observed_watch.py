@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import WatchBatch
 from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord

@@ -30,8 +30,9 @@ from typing import NamedTuple
 
 import msgpack
 
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.committer.operations import nest, nested_max
+from snapkv.copying.gaps import part_note
 from snapkv.engine.contract import (
     REVISION_MAX,
     Compare,
@@ -54,7 +55,6 @@ from snapkv.errors import (
 )
 from snapkv.layout import CREATION_ORDINAL, SourceId, StampRecord, source_key, stamp_of
 from snapkv.model import Held
-from snapkv.recording.gaps import part_note
 from snapkv.store.core import Core
 
 SEND_S = 10.0

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from snapkv.clock import HybridClock, check_in_time, monotonic
+from snapkv.base.waiting import check_in_time, monotonic
+from snapkv.clock import HybridClock
 from snapkv.engine.contract import Engine, Event, KeyValue, WatchBatch, Watcher
 from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapkv.clock import monotonic
+from snapkv.base.waiting import monotonic
+from snapkv.copying.gaps import gap_note
+from snapkv.copying.options import RecordOptions
+from snapkv.copying.sources import Follower, Recorded, StoreSource
+from snapkv.copying.status import RecordStatus
+from snapkv.copying.targets import Target
 from snapkv.engine.contract import Compare, KeyValue
 from snapkv.errors import CompactedError
-from snapkv.recording.gaps import gap_note
-from snapkv.recording.options import RecordOptions
-from snapkv.recording.sources import Follower, Recorded, StoreSource
-from snapkv.recording.status import RecordStatus
-from snapkv.recording.targets import Target
 from snapkv.store.watermarks import Watermark, move, watermark_id
 
 WAIT_S = 0.5

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from snapkv.arguments import check_known, check_text
+from snapkv.base.arguments import check_known, check_text
 from snapkv.engine.contract import Engine
 from snapkv.errors import InvalidOptionError
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias, cast
 
-from snapkv.arguments import check_int, wrong_type
-from snapkv.clock import monotonic, pause
+from snapkv.base.arguments import check_int, wrong_type
+from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import (
     FileMissingError,
     InvalidFileError,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from snapkv.copying.gaps import Pages
+from snapkv.copying.sources import Step
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId
-from snapkv.recording.gaps import Pages
-from snapkv.recording.sources import Step
 
 
 class Target(Protocol):

@@ -1,0 +1,116 @@
+"""Waits and their bounds: a clock that never goes back, pauses, deadlines of a block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Protocol
+from uuid import UUID
+
+from snapkv.base.concurrency import here
+from snapkv.errors import EngineUnavailableError
+
+
+def monotonic() -> float:
+    """Return seconds of a clock that never goes back; deadlines count in them."""
+    return time.monotonic()
+
+
+def uptime_ns() -> int:
+    """Return nanoseconds that all processes of this machine count alike, until its next boot.
+
+    Changes of the wall clock do not affect it, and it stops while the machine sleeps, like
+    `monotonic`: a process that could not act meanwhile loses no time.
+    """
+    return time.monotonic_ns()  # of the whole system, on Linux since its boot
+
+
+@cache
+def boot_tag() -> int:
+    """Return 64 bits that identify this boot of the machine, never 0.
+
+    1 if the system has no id of its boots.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return UUID(file.read().strip()).int >> 64
+    except (OSError, ValueError):
+        return 1
+
+
+def pause(seconds: float) -> None:
+    """Wait for some seconds."""
+    here().pause(seconds)
+
+
+STOP_LOOK_S = 0.05
+
+
+class StopEvent(Protocol):
+    """Says when to stop: a `threading.Event`, for example, which a signal handler may set."""
+
+    def is_set(self) -> bool:
+        """Return whether to stop."""
+        ...
+
+
+def pause_unless(stop: StopEvent, seconds: float) -> None:
+    """Wait for some seconds, or until `stop` is set; it looks every `STOP_LOOK_S`.
+
+    `threading.Event.wait` would not do: it holds a lock for a moment that `set` needs, too. A
+    signal handler that came in that moment and set the event would wait for its own thread, for
+    ever.
+    """
+    until = monotonic() + seconds
+    while not stop.is_set() and (left_s := until - monotonic()) > 0:
+        pause(min(left_s, STOP_LOOK_S))
+
+
+_UNBOUNDED = float("inf")
+
+
+_until: ContextVar[float] = ContextVar("until", default=_UNBOUNDED)
+"""Until when this thread, or this call in an asyncio loop, may wait, in monotonic seconds."""
+
+
+@contextmanager
+def no_later_than(deadline: float) -> Iterator[None]:
+    """Bound all waits in a block by a deadline (monotonic seconds), however deep the calls.
+
+    For waits that take no bound as an argument; they call `bounded`. This is a generator, not a
+    class: if an interrupt prevents `__exit__`, it is closed with its frame, which ends the bound.
+    """
+    outer = _until.get()
+    _until.set(min(outer, deadline))
+    try:
+        yield
+    finally:
+        _until.set(outer)
+
+
+def bounded(seconds: float) -> float:
+    """Return how long this thread may wait, `seconds` at most.
+
+    >>> with no_later_than(monotonic() + 1.0):
+    ...     bounded(0.5), bounded(60.0) <= 1.0
+    (0.5, True)
+    """
+    until = _until.get()
+    return seconds if until == _UNBOUNDED else max(0.0, min(seconds, until - monotonic()))
+
+
+def check_in_time() -> None:
+    """Raise `EngineUnavailableError` if this thread's bound has passed.
+
+    For work in pieces that do not wait, or not long enough to notice the bound.
+    """
+    if bounded(1.0) <= 0.0:
+        raise EngineUnavailableError("the time for this read has passed")
+
+
+def perf_counter() -> float:
+    """Return seconds of the finest clock, for measuring durations."""
+    return time.perf_counter()

@@ -1,1 +1,0 @@
-"""Taking over keys that other programs wrote."""

@@ -1,1 +1,0 @@
-"""Time travel over keys that other programs write."""
