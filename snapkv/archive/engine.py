@@ -19,7 +19,6 @@ from snapkv.archive.marks import Marks
 from snapkv.archive.opened import OpenFiles, Rows, missing
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import existing, newest
-from snapkv.archive.read_only import ReadOnly
 from snapkv.archive.replay import batches
 from snapkv.archive.rows import Keys
 from snapkv.archive.state import chunks, files_of, row_at, state
@@ -31,6 +30,7 @@ from snapkv.engine.contract import (
     GetResult,
     Header,
     KeyValue,
+    Lease,
     Limits,
     Pairs,
     Piece,
@@ -38,6 +38,8 @@ from snapkv.engine.contract import (
     RangeResult,
     ReadResult,
     Replay,
+    Txn,
+    TxnResult,
     Versions,
     WatchBatch,
     in_range,
@@ -49,6 +51,7 @@ from snapkv.errors import (
     CompactedError,
     FileMissingError,
     FutureRevisionError,
+    ReadOnlyError,
     StoreClosedError,
 )
 from snapkv.layout import FormatRecord, Layout
@@ -63,7 +66,7 @@ LOOK_S = 1.0
 """While a watch brings nothing, the archive is looked at this often."""
 
 
-class ArchiveEngine(ReadOnly):
+class ArchiveEngine:
     """The history in an archive, read-only; safe for threads, and for forks as its files are."""
 
     remote = False
@@ -364,6 +367,43 @@ class ArchiveEngine(ReadOnly):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the archive was closed")
+
+    # --- writes, which an archive rejects ---
+
+    def transact(
+        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
+    ) -> TxnResult:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def check_limits(self, txn: Txn) -> int:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def compact(
+        self, revision: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def _read_only(self) -> ReadOnlyError:
+        return ReadOnlyError(f"{self.url} is an archive, which takes no writes")
 
 
 def open_archived(url: str, storage: Mapping[str, Any] | None = None) -> ArchiveEngine:

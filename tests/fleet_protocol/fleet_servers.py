@@ -15,8 +15,7 @@ from protocol_remote import Journal, Network, Remote, interrupt_before
 from sortedcontainers import SortedDict
 
 import snapkv
-from snapkv import clock
-from snapkv import location
+from snapkv import clock, location
 from snapkv.engine.contract import KeyValue, Pairs, Range, ReadResult, Txn, TxnResult, WatchBatch
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import StoreClosedError

@@ -1,0 +1,95 @@
+"""One noun, one home: names that exist twice, halves of classes, and small files only get fewer.
+
+`nouns.txt` lists what is left, a line each: `class NAME`, `file NAME`, `small PATH`, `half NAME`.
+A new one is a fault; one that is mended is removed from the list.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LISTED = (Path(__file__).with_name("nouns.txt")).read_text().splitlines()
+SMALL_LINES = 75
+ALONE = {"__init__", "__main__", "_version"}
+MODULES = {
+    path.relative_to(ROOT): ast.parse(path.read_text())
+    for package in ("snapkv", "cdcmeta")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+FILES = [path for path in MODULES if path.stem not in ALONE]
+
+
+def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """The public classes of a module's top level."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def bases(node: ast.ClassDef) -> Iterator[str]:
+    for base in node.bases:
+        base = base.value if isinstance(base, ast.Subscript) else base
+        yield base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+
+
+def names(tree: ast.Module) -> set[str]:
+    """The names that a module imports or uses."""
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {each.name for each in node.names}
+    return found
+
+
+def twice() -> Iterator[str]:
+    """The names of classes in several modules, and of files in several folders.
+
+    What is awaited has the name of what it awaits, in `snapkv/aio`.
+    """
+    pairs = [path for path in MODULES if path.parts[:2] != ("snapkv", "aio")]
+    defined = Counter(node.name for path in pairs for node in classes(MODULES[path]))
+    for name in sorted(defined):
+        if defined[name] > 1:
+            yield f"class {name}"
+    files = Counter(path.name for path in FILES if path in pairs)
+    for name in sorted(files):
+        if files[name] > 1:
+            yield f"file {name}"
+
+
+def small() -> Iterator[str]:
+    for path in FILES:
+        if len((ROOT / path).read_text().splitlines()) < SMALL_LINES:
+            yield f"small {path}"
+
+
+def halves() -> Iterator[str]:
+    """Classes whose only user is their one subclass, in another file of the same folder."""
+    homes: dict[str, list[Path]] = defaultdict(list)
+    children: dict[str, list[Path]] = defaultdict(list)
+    for path, tree in MODULES.items():
+        for node in classes(tree):
+            homes[node.name].append(path)
+            for base in bases(node):
+                children[base].append(path)
+    uses = {path: names(tree) for path, tree in MODULES.items()}
+    for name in sorted(homes):
+        if len(homes[name]) == len(children[name]) == 1:
+            home, child = homes[name][0], children[name][0]
+            users = [path for path, used in uses.items() if name in used]
+            if home != child and home.parent == child.parent and users == [child]:
+                yield f"half {name}"
+
+
+@pytest.mark.parametrize("kind", ["class", "file", "small", "half"])
+def test_no_noun_gets_a_second_home(kind: str) -> None:
+    found = {line for line in (*twice(), *small(), *halves()) if line.split()[0] == kind}
+    listed = {line for line in LISTED if line.split()[0] == kind}
+    assert sorted(found - listed) == [], "has a home already, or is a part of a noun next door"
+    assert sorted(listed - found) == [], "is mended: remove the line"
