@@ -18,13 +18,14 @@ PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/r
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour tour-spark tour-all java-found test test-fast test-etcd lint docs soak release-check bench clean
+.PHONY: help tour tour-spark tour-all java-found test test-fast test-all test-etcd lint docs soak release-check bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it"
 	@echo "make tour-spark  the same, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
 	@echo "make tour-all  captures replicate git histories while they are killed; true answers from all parts"
-	@echo "make test   the whole test suite"
-	@echo "make test-fast  two minutes of it: memory and LMDB, no etcd, Java or Node"
+	@echo "make test   the tests, but for the long ones"
+	@echo "make test-fast  two minutes of them: memory and LMDB, no etcd, Java or Node"
+	@echo "make test-all  make test, and then the long ones: killed drivers, large data, whole tours"
 	@echo "make test-etcd  what depends on the version of etcd, on each etcd of ETCDS='PATH PATH ...'"
 	@echo "make lint   formatting, style and types, and the documentation as a site"
 	@echo "make docs   the documentation as a site, in build/site"
@@ -104,10 +105,13 @@ $(VENV)/.compiled: $(VENV)/.installed-test
 	@touch $@
 
 test: $(VENV)/.installed-test $(VENV)/.compiled
-	$(TEST) -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(TEST) -n $(JOBS) --dist loadgroup --speed test $(PYTEST_ARGS)
+
+test-all: test
+	$(TEST) -n $(JOBS) --dist loadgroup --speed long $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.installed-test $(VENV)/.compiled
-	$(TEST) -n 2 --dist loadgroup --fast $(PYTEST_ARGS)
+	$(TEST) -n 2 --dist loadgroup --speed fast $(PYTEST_ARGS)
 
 test-etcd: $(VENV)/.installed-test $(VENV)/.compiled
 	for etcd in $(ETCDS); do $$etcd --version | head -1 && SNAPKV_TEST_ETCD=$$etcd $(TEST) -n $(JOBS) \

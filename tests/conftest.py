@@ -21,10 +21,10 @@ from etcd_server import (
     etcd_version,
     shared_pool,
 )
-from fast import reason_when_fast
 from hypothesis import HealthCheck, Phase, settings
 from object_server import close_shared_server
 from sampling import LEFT_ON_ETCD, LEFT_TO_SOAK, SOAK, left_on_etcd
+from speeds import ALL, FAST, LEFT_TO_ALL, LEFT_TO_LONG, MARKERS, SPEEDS, reason_to_leave
 
 # Java compiles for long runs; tests end before that pays, and its compiler takes half their time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -57,9 +57,11 @@ GC_THRESHOLDS = (20_000, 20, 20)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--fast",
-        action="store_true",
-        help="memory and LMDB only: no etcd, Java, Node or other processes, no long explorations",
+        "--speed",
+        choices=SPEEDS,
+        default=ALL,
+        help="fast: memory and LMDB only, without etcd, Java, Node or other processes; "
+        "test: all but the long ones; long: those alone; all: all but what make soak adds",
     )
 
 
@@ -72,7 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "etcd_since(version, why): on etcd it needs this one, which mended a bug"
     )
-    config.addinivalue_line("markers", "soak: takes long; make soak runs it, or its name")
+    for marker in (*MARKERS, "soak: takes long; make soak runs it, or its name"):
+        config.addinivalue_line("markers", marker)
     config.addinivalue_line("markers", "forks: runs in a process of its own, which it may fork")
     config.addinivalue_line("markers", "xdist_group(name): of xdist, which may not be there")
 
@@ -88,9 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and (group := group_of(item)):
             item.add_marker(pytest.mark.xdist_group(group))
-    reason = reason_when_fast if config.getoption("fast") else reason_to_leave_out
-    reasons = {item: reason(item) for item in items}
-    if not (config.getoption("fast") or SOAK or is_asked_for(config)):
+    speed = ALL if is_asked_for(config) else config.getoption("speed")
+    reasons = {item: reason_to_leave(item, speed) or reason_to_leave_out(item) for item in items}
+    if not (SOAK or is_asked_for(config)):
         for item in left_on_etcd(items):
             reasons[item] = reasons[item] or LEFT_ON_ETCD
     if any(reasons.values()):
@@ -160,10 +163,16 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    is_fast = config.getoption("fast")
-    old = f"for etcd is {'.'.join(map(str, etcd_version()))}"
+    speed, old = config.getoption("speed"), f"for etcd is {'.'.join(map(str, etcd_version()))}"
     for reason, number in sorted(config.stash.get(DESELECTED, Counter()).items()):
-        why = "left to make test" if is_fast else "a sample" if reason in SAMPLES else old
+        if reason in SAMPLES:
+            why = "a sample"
+        elif reason == LEFT_TO_ALL:
+            why = "left to make test-all"
+        elif reason == LEFT_TO_LONG:
+            why = "not now"
+        else:
+            why = "left to make test" if speed == FAST else old
         terminalreporter.write_line(f"{number} deselected, {why}: {reason}")
 
 

@@ -13,7 +13,7 @@ from .histories import Recorder
 BOUND_S = 20
 """Far above the longest request of these tests."""
 
-pytestmark = pytest.mark.parametrize("place", ["memory"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["memory"], indirect=True)]
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from .histories import LONG_OVER, Recorder
 from .test_archive_files import delta, manifest
 from .test_archive_recording import assert_recorded
 
+pytestmark = pytest.mark.slow
+
 BOUND_S = 20
 """Far above the longest request of these tests, which is that of a server that never answers."""
 ALWAYS = 1 << 30

@@ -10,6 +10,8 @@ from snapkv.archive import state, writer
 
 from .histories import Writing, answers, recorder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):

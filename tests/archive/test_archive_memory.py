@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 MIB_MAX = 250
 """Beside what the modules take. The states below have 150 MiB of keys and values."""
 PROGRAM = """

@@ -14,6 +14,8 @@ from snapkv.errors import ArchiveError, ArchiveTakenError
 
 from .histories import Recorder, Writing, answers
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 
 embedded = pytest.mark.parametrize("place", ["memory"], indirect=True)

@@ -21,6 +21,8 @@ from snapkv.layout import prefix_end
 
 from .histories import Recorder, Writing, recorder
 
+pytestmark = pytest.mark.slow
+
 embedded = pytest.mark.parametrize("place", ["memory"], indirect=True)
 
 

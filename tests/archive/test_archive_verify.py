@@ -22,6 +22,7 @@ from snapkv.times import format_time
 from .histories import Recorder, Writing
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.parametrize("place", ["memory"], indirect=True),
     pytest.mark.parametrize("new_files", ["folder"], indirect=True),
 ]

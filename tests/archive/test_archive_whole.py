@@ -14,6 +14,8 @@ from snapkv.errors import CompactedError
 
 from .histories import Writing, recorder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):

@@ -13,6 +13,8 @@ from etcd_server import eventually
 
 from tests.project.pages import blocks_of, pages_run_by
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 (PAGE,) = pages_run_by("test_three_captures_in_two_minutes")
 BLOCKS = [

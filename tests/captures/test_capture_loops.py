@@ -10,6 +10,8 @@ from cdcmeta import ChangesDB
 
 from .test_captures import Cluster
 
+pytestmark = pytest.mark.slow
+
 SOURCE = "memory:here"
 
 

@@ -19,6 +19,8 @@ from cdcmeta.scheduler.runtime import Capture, Changefeeds, registration
 from cdcmeta.scheduler.runtime.gauges import table_states
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
+pytestmark = pytest.mark.slow
+
 TABLES = ["a/", "b/", "c/"]
 HERE = {"cluster": "default", "capture": "c1"}
 

@@ -18,6 +18,8 @@ from cdcmeta.scheduler.runtime import Changefeeds
 from . import ledger
 from .fleet import TTL_S, WAIT_S, Fleet, Load, check_checkpoints, leader, source_content, until_same
 
+pytestmark = pytest.mark.long
+
 TABLES = [f"t{n:02}/" for n in range(12)]
 LABELS = ["c1", "c2", "c3"]
 

@@ -16,6 +16,8 @@ from cdcmeta.scheduler.runtime import Changefeeds
 
 from .fleet import WAIT_S, Fleet
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["c1", "c2"]
 DATABASES = ["users", "orders"]
 RANGES = [f"rows:{n}/4" for n in range(4)]

@@ -15,6 +15,8 @@ from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30
 TABLES = [f"t{n}/" for n in range(6)]
 

@@ -14,6 +14,8 @@ from . import program
 from .fleet import Fleet, source_content
 from .steps import FEED, PatientLoad, Steps, opened, tables
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["c1", "c2", "c3"]
 TABLES = tables(12)
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000

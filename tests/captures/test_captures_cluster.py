@@ -9,6 +9,8 @@ from etcd_server import EtcdCluster, eventually, shared_pool
 from .fleet import Fleet
 from .steps import PatientLoad, Steps, opened, tables
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["c1", "c2", "c3"]
 TABLES = tables(50)
 

@@ -15,6 +15,8 @@ from cdcmeta.scheduler.runtime import Capture, Changefeeds
 from cdcmeta.scheduler.runtime.opening import OpeningExecutor
 from cdcmeta.scheduler.transport.grpc_post import GrpcPost
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["c1", "c2", "c3", "c4"]
 WAIT_S = 30
 LIMITS = Limits(mute_us=2_000_000)

@@ -11,6 +11,8 @@ from .doors import Doors
 from .fleet import Fleet
 from .steps import PatientLoad, Steps, opened, tables
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["c1", "c2", "c3"]
 TABLES = tables(12)
 MUTE_US = 3_000_000

@@ -26,6 +26,8 @@ from cdcmeta.scheduler.runtime.status import GONE, NO_CAPTURE
 from . import ledger
 from .fleet import WAIT_S, Fleet
 
+pytestmark = pytest.mark.slow
+
 TABLES = ["a/", "b/", "c/"]
 
 

@@ -15,6 +15,8 @@ from snapkv.archive.storage import CONFIG
 from snapkv.engine.etcd.address import endpoints_of
 from snapkv.errors import CorruptStoreError, InvalidOptionError
 
+pytestmark = pytest.mark.slow
+
 SOURCE, SINK = "lmdb:/source", "jsonl:/sink"
 
 

@@ -11,6 +11,8 @@ from cdcmeta.scheduler.runtime import Capture, Changefeeds, records
 from cdcmeta.scheduler.runtime.opening import origin_of
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30
 URL, TABLE = "memory:here", "t/"
 FAR = 1 << 60

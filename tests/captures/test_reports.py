@@ -18,6 +18,8 @@ from cdcmeta.scheduler.runtime.reports import FeedReport, Reporter, Weights, fee
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.errors import CorruptStoreError
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30
 TABLES = [f"t{n}/" for n in range(4)]
 

@@ -18,6 +18,8 @@ from cdcmeta.scheduler.executors.sinks.recorded import folder_name, store_name
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, records
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30
 
 

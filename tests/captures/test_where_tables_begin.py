@@ -16,6 +16,8 @@ from cdcmeta.scheduler.runtime import beginnings, records
 from cdcmeta.scheduler.runtime.beginnings import floors_of, stored_checkpoint, updated
 from cdcmeta.scheduler.runtime.records import Begin, Changefeed
 
+pytestmark = pytest.mark.slow
+
 START, WALKS, STEPS = 10, 3_000 if SOAK else 300, 60
 PREFIXES = ("a/", "b/", "c/")
 

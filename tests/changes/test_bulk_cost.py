@@ -8,6 +8,8 @@ import pytest
 import snapkv
 from cdcmeta import ChangesDB
 
+pytestmark = pytest.mark.slow
+
 FEW, MANY = 250, 2_000
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from .revs import replicated
 
+pytestmark = pytest.mark.slow
+
 
 def ids(db, **arguments):
     return [row.id for row in db.changes(**arguments).rows]

@@ -15,6 +15,8 @@ from snapkv.errors import EngineUnavailableError
 from .losing import CUT, Losing
 from .sound import assert_database_sound
 
+pytestmark = pytest.mark.slow
+
 
 class Building(Losing):
     """Counts how often what is to be committed was made, and lets others in just before."""

@@ -11,6 +11,8 @@ from cli_terminal import terminal
 import snapkv
 from snapkv.cli import differences
 
+pytestmark = pytest.mark.slow
+
 POD = {
     "kind": "Pod",
     "metadata": {"name": "web-0", "resourceVersion": "1", "labels": {"app": "web"}},

@@ -17,6 +17,8 @@ from snapkv.engine.etcd import security
 from snapkv.location import _ENGINES
 from tests.project.pages import ROOT, pages_run_by
 
+pytestmark = pytest.mark.slow
+
 (PAGE,) = pages_run_by("test_every_session_gives_what_it_shows_on_lmdb")
 DOCUMENT = (ROOT / PAGE).read_text()
 ETCD_PAGES = pages_run_by("test_every_session_on_etcd_gives_what_it_shows")

@@ -15,6 +15,8 @@ import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.cli import progress
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cli(etcd_cli: Cli) -> Cli:

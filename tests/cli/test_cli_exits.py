@@ -11,6 +11,8 @@ import snapkv
 from snapkv import errors
 from snapkv.cli.exits import Exit, code_of, message_of
 
+pytestmark = pytest.mark.slow
+
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)

@@ -15,6 +15,8 @@ from snapkv.cli.fleet.ticker import REFUSED_ROUNDS, Rounds
 from snapkv.clock import SystemClock
 from snapkv.fleet.ticker import TICK_TIMEOUT_S, Round
 
+pytestmark = pytest.mark.slow
+
 HOUR_MS = 3_600_000
 
 

@@ -14,6 +14,8 @@ from snapkv.cli.exits import Exit
 from snapkv.cli.fleet import watching
 from snapkv.fleet import watch as fleet_watch
 
+pytestmark = pytest.mark.slow
+
 IDLE = ["--timeout", "200ms"]
 
 

@@ -13,6 +13,8 @@ from snapkv.cli import app, progress
 from snapkv.cli.commands import OTHER_WORDS
 from snapkv.engine.etcd import connection
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = sorted(app.COMMANDS)
 PROGRAMS = {"snapkv": PROGRAM, "cdcmeta": [sys.executable, "-m", "cdcmeta.cli"]}
 

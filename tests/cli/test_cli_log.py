@@ -19,6 +19,8 @@ from snapkv.engine.replay import replayed
 from snapkv.model import Commit
 from snapkv.times import PHYSICAL_MS_MAX
 
+pytestmark = pytest.mark.slow
+
 SEED = 20_260_131
 KEYS = ["a", "b", "b/1", "b/2", "c"]
 WRITERS = ["ann@laptop", "bob@desk", "ci"]

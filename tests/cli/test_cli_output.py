@@ -12,6 +12,8 @@ from cli_terminal import terminal
 import snapkv
 from snapkv.cli import main
 
+pytestmark = pytest.mark.slow
+
 EVIL = "two\nlines\x1b[31m\u202e"
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 

@@ -12,6 +12,8 @@ import snapkv
 from snapkv.cli.exits import CommandError
 from snapkv.cli.pager import pager_of
 
+pytestmark = pytest.mark.slow
+
 SCREEN = """#!/bin/sh
 echo "LESS=$LESS LV=$LV" > {folder}/variables
 tee {folder}/paged

@@ -12,6 +12,8 @@ from cli_terminal import following, terminal
 import snapkv
 from snapkv.cli import progress
 
+pytestmark = pytest.mark.slow
+
 BINARY = bytes(range(256)) + b"\r\n"
 
 

@@ -10,6 +10,8 @@ import snapkv
 from snapkv.engine.contract import WatchBatch
 from snapkv.engine.replay import replayed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cli(any_cli: Cli) -> Cli:

@@ -16,6 +16,8 @@ import snapkv
 from snapkv.archive.manifest import FORMAT
 from snapkv.times import PHYSICAL_MS_MAX
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND, THIRD, REMOVED, *LATER = (f"2023-11-14T22:13:{20 + n}.000Z" for n in range(1, 8))
 
 

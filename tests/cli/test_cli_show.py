@@ -11,6 +11,8 @@ import snapkv
 import snapkv.reading.log
 from snapkv.times import PHYSICAL_MS_MAX
 
+pytestmark = pytest.mark.slow
+
 SEED = 7
 KEYS = ["a", "b", "b/1", "c"]
 

@@ -12,6 +12,8 @@ from typer.main import get_command
 from snapkv.cli.app import COMMANDS, app
 from snapkv.cli.fleet import COMMANDS as FLEET
 
+pytestmark = pytest.mark.slow
+
 HEAVY = {
     "pydantic",
     "rich",

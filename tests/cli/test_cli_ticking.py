@@ -19,6 +19,8 @@ from snapkv.cli import ticker
 from snapkv.cli.ticker import Stop, Ticker
 from snapkv.errors import ClockSkewError, EngineUnavailableError, ReadOnlyError
 
+pytestmark = pytest.mark.slow
+
 IMPATIENT = [
     *(sys.executable, "-c"),
     "import functools, sys\n"

@@ -8,6 +8,8 @@ from cli_runner import Cli
 
 import snapkv
 
+pytestmark = pytest.mark.slow
+
 ENTRIES = [
     ["get", "a", "--at"],
     ["ls", "--at"],

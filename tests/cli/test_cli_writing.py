@@ -13,6 +13,8 @@ from snapkv.store.check import CheckReport
 from snapkv.timeline import Moment
 from snapkv.times import PHYSICAL_MS_MAX
 
+pytestmark = pytest.mark.slow
+
 
 def test_put_takes_pairs_files_and_the_standard_input(any_cli: Cli, tmp_path: Path) -> None:
     cli = any_cli

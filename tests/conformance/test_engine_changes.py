@@ -15,6 +15,8 @@ from snapkv.engine.lmdb import LmdbEngine, change_scan
 from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError
 
+pytestmark = pytest.mark.slow
+
 Rows = list[tuple[bytes, bytes | None, int, int]]
 
 

@@ -11,6 +11,8 @@ from snapkv.engine.arrow import BATCH_BYTES
 from snapkv.engine.contract import Columns, Delete, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
+pytestmark = pytest.mark.slow
+
 Rows = list[tuple[bytes, bytes, int, int, int]]
 
 

@@ -37,6 +37,8 @@ from snapkv.engine.contract import (
 from snapkv.engine.errors import Refused
 from snapkv.errors import InvalidOptionError, InvalidTypeError, LeaseNotFoundError
 
+pytestmark = pytest.mark.slow
+
 # --- granting, attaching, revoking ---------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
 from snapkv.errors import CompactedError, FutureRevisionError, LeaseNotFoundError
 
+pytestmark = pytest.mark.slow
+
 KEYS = [b"\0", b"\0\xff", b"a", b"a\0", b"a\0\x01", b"a\x01", b"a\xff", b"ab", b"b", b"\xff\xff"]
 OPERATORS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 

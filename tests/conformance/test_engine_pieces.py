@@ -11,6 +11,8 @@ from conformance_driver import ALL, FIRST, Driver
 from snapkv.engine.contract import Delete, KeyValue, Piece, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
+pytestmark = pytest.mark.slow
+
 DEEP = b"deep/" + b"shared-prefix/" * 20
 
 

@@ -8,6 +8,8 @@ from conformance_driver import ALL, FIRST, Background, Driver
 from snapkv.engine.contract import Delete, KeyValue, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
+pytestmark = pytest.mark.slow
+
 ROWS = 12_000
 
 

@@ -15,6 +15,8 @@ from cdcmeta.couch_http.listing import HELD_MAX, rows_descending
 from .conftest import ENGINES
 from .served import WAIT_S
 
+pytestmark = pytest.mark.slow
+
 
 def rows_held() -> int:
     return sum(type(each) is Row for each in gc.get_objects())

@@ -15,6 +15,8 @@ from cdcmeta.couch_http.streaming import BatchSize, pieces_of
 
 from .served import WAIT_S
 
+pytestmark = pytest.mark.slow
+
 LISTINGS = [
     "_changes?include_docs=true",
     "_changes?include_docs=true&feed=continuous&heartbeat=50",

@@ -17,6 +17,8 @@ from cdcmeta.couch_http import Limits, Login, bodies
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until
 
+pytestmark = pytest.mark.slow
+
 JSON_GZIP = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
 LARGE = 40_000_000
 

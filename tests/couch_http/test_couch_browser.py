@@ -10,6 +10,8 @@ from playwright.sync_api import sync_playwright
 
 from cdcmeta.couch_http import Login
 
+pytestmark = pytest.mark.slow
+
 LOGIN = Login("ann", "pass wörd")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ANSWER_MS = 30_000

@@ -14,6 +14,8 @@ from .conftest import ENGINES
 from .served import error_of
 from .test_couch_documents import UNKNOWN, branch, revision
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_document_has_an_outcome(db):
     rev = db.lib.put({"_id": "b"}).rev

@@ -12,7 +12,7 @@ from .conftest import ENGINES
 from .served import error_of
 from .test_couch_documents import branch, revision
 
-pytestmark = pytest.mark.parametrize("served", ENGINES, indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("served", ENGINES, indirect=True)]
 DESIGN = "_design/doc2"
 START = "14" + "0" * 24
 """The place that `since=0` stands for."""

@@ -20,6 +20,8 @@ from cdcmeta.errors import InvalidArgumentError
 from .programs import PROGRAM, Program
 from .served import WAIT_S
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {
     name: value
     for name, value in os.environ.items()

@@ -15,6 +15,8 @@ from cdcmeta.couch_http import Login
 
 from .test_couch_documents import branch, revision
 
+pytestmark = pytest.mark.slow
+
 USER, PASSWORD = "ann", "pass wörd"
 CLIENT_S = 120
 

@@ -10,6 +10,8 @@ from cdcmeta import ChangesDB
 
 from .served import WAIT_S, error_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_server_tells_who_it_is(served, http):
     told = http.get("/").json()

@@ -11,6 +11,8 @@ from cdcmeta.changes import layout
 from .served import error_of
 from .test_couch_documents import UNKNOWN, branch, revision
 
+pytestmark = pytest.mark.slow
+
 # --- the server ---
 
 

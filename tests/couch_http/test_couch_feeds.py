@@ -17,6 +17,8 @@ from .conftest import ENGINES
 from .crowd import Crowd
 from .served import WAIT_S, error_of
 
+pytestmark = pytest.mark.slow
+
 LONG_MS = 60_000
 
 

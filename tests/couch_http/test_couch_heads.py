@@ -13,6 +13,8 @@ from snapkv.web.connection import QUEUED_MAX
 from .served import WAIT_S
 from .test_couch_feeds import until
 
+pytestmark = pytest.mark.slow
+
 UP = b"GET /_up HTTP/1.1\r\nHost: localhost\r\n"
 LARGE = 1 << 20
 

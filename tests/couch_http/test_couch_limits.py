@@ -22,6 +22,8 @@ from cdcmeta.couch_http.bodies import decoded, parsed
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until, waits
 
+pytestmark = pytest.mark.slow
+
 LOGIN = Login("ann", "pass:word ä")
 
 

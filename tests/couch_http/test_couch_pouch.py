@@ -15,6 +15,8 @@ from .served import Served
 from .test_couch_documents import branch, revision
 from .test_couch_feeds import until, waits
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pouch(packages):

@@ -18,6 +18,8 @@ from snapkv.web.login import VALID_S
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until
 
+pytestmark = pytest.mark.slow
+
 LOGIN = Login("ann", "pass:word ä")
 FORM = {"name": "ann", "password": "pass:word ä"}
 APP = "https://app.example"

@@ -21,6 +21,8 @@ from .crowd import Crowd
 from .served import WAIT_S, error_of
 from .test_couch_feeds import LONG_MS, until
 
+pytestmark = pytest.mark.slow
+
 # --- a moment ---
 
 

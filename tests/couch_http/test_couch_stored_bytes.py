@@ -8,6 +8,8 @@ import pytest
 
 from cdcmeta.changes import documents
 
+pytestmark = pytest.mark.slow
+
 STRANGE = {
     "empty": {},
     'quote"and\\': {"a": 'x"y\\z\n\t\u0001'},

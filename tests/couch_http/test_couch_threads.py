@@ -13,6 +13,8 @@ from cdcmeta.couch_http import wakeup as waking
 from cdcmeta.couch_http.app import Routes
 from cdcmeta.couch_http.service import ServedDB, Threads
 
+pytestmark = pytest.mark.slow
+
 
 def run_with(most: int, do):
     threads = Threads(most, "test")

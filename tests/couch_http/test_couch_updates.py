@@ -12,6 +12,8 @@ from snapkv.errors import EngineUnavailableError
 
 from .served import WAIT_S, error_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def http(own):

@@ -14,7 +14,7 @@ import snapkv
 from snapkv import CommitTimeoutError, CommitUnknownError
 from snapkv.errors import EngineBusyError, NoSpaceError
 
-pytestmark = pytest.mark.forks
+pytestmark = [pytest.mark.slow, pytest.mark.forks]
 
 
 def limit_files(size: int) -> None:

@@ -13,7 +13,7 @@ import snapkv
 from snapkv import CommitTimeoutError, ConflictError
 from snapkv.errors import EngineBusyError, SessionLostError
 
-pytestmark = pytest.mark.forks
+pytestmark = [pytest.mark.slow, pytest.mark.forks]
 
 TTL_S = 0.5
 CONTENDERS = 5

@@ -8,7 +8,7 @@ from crash_processes import WAIT_S, children, until
 
 import snapkv
 
-pytestmark = pytest.mark.forks
+pytestmark = [pytest.mark.slow, pytest.mark.forks]
 
 COMMITS = 60
 

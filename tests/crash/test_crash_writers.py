@@ -12,7 +12,7 @@ import snapkv
 from snapkv import Absent, CommitTimeoutError, SnapshotKV
 from snapkv.errors import EngineBusyError
 
-pytestmark = pytest.mark.forks
+pytestmark = [pytest.mark.slow, pytest.mark.forks]
 
 KILLS = int(os.environ.get("CRASH_KILLS", 50))
 WRITERS = 3

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from etcd_server import EtcdServer, enable_auth, make_certificates
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60
 PREFIX = """

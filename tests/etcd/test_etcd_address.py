@@ -22,6 +22,8 @@ from snapkv.errors import (
     InvalidTypeError,
 )
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = "etcd://127.0.0.1:1"
 VARIABLES = ("USER", "PASSWORD", "CACERT", "CERT", "KEY")
 

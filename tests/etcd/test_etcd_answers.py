@@ -7,6 +7,8 @@ import snapkv
 from snapkv.engine.etcd import grpc_client as rpc
 from snapkv.errors import EngineUnavailableError
 
+pytestmark = pytest.mark.slow
+
 
 def test_many_ranges_come_in_several_answers(
     etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,8 @@ from snapkv.errors import (
     SnapKVError,
 )
 
+pytestmark = pytest.mark.slow
+
 GIVES_UP_S = 0.5
 FAILURES = CommitUnknownError, CommitTimeoutError, EngineUnavailableError
 HURTS = "refuse", "pause"

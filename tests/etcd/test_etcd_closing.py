@@ -9,6 +9,8 @@ import pytest
 
 from snapkv.engine.etcd import grpc_client as rpc
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 10
 
 

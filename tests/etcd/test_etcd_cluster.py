@@ -25,6 +25,8 @@ from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import FutureRevisionError
 from snapkv.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 COMMITS_MIN = 25
 
 

@@ -23,7 +23,7 @@ WAIT_S = 20
 RAISED_BY = 1_000_000_000
 RAISED = (f"--bump-revision={RAISED_BY}", "--mark-compacted")
 
-pytestmark = pytest.mark.kills_etcd
+pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreClosedError
 from snapkv.store.core import RETAIN_S
 
+pytestmark = pytest.mark.slow
+
 
 class Questions:
     """Counts what is asked of a cluster."""

@@ -10,6 +10,8 @@ from etcd_server import EtcdServer, eventually
 import snapkv
 from snapkv import Ops, Stamp
 
+pytestmark = pytest.mark.slow
+
 KEYS = 12_000
 GAP_S = 0.02
 ROUNDS_MAX = 20

@@ -16,6 +16,8 @@ from snapkv import ReadTimeoutError
 from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 0.4
 REQUEST_S = 12.0
 """What a request is given without a timeout: no test here may wait for that."""

@@ -8,6 +8,8 @@ from etcd_server import make_certificates
 from snapkv.engine.etcd.security import CREDENTIALS, Login, Security, without_environment
 from snapkv.errors import InvalidOptionError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def variables(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:

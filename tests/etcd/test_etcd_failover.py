@@ -20,6 +20,8 @@ from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.connection import TRY_S
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def second(etcd: EtcdServer) -> Iterator[EtcdProxy]:

@@ -13,6 +13,8 @@ from snapkv.engine.etcd import failover
 from snapkv.hooks import FailoverEvent
 from tests.store.noting import Noting
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def second(etcd: EtcdServer) -> Iterator[EtcdProxy]:

@@ -16,7 +16,7 @@ from snapkv.errors import StoreRestoredError
 from snapkv.reading.watch import Watch
 from snapkv.timeline import continuity
 
-pytestmark = pytest.mark.kills_etcd
+pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
 WAIT_S = 20.0
 
 

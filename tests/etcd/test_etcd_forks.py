@@ -14,6 +14,8 @@ from etcd_server import EtcdServer
 
 import snapkv
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import faulthandler, os, signal, sys, threading, time, traceback

@@ -11,6 +11,8 @@ from etcd_server import EtcdProxy, EtcdServer, enable_auth
 import snapkv
 from snapkv.errors import AccessDeniedError
 
+pytestmark = pytest.mark.slow
+
 MAY = [("default/sys/", "readwrite"), ("default/data/own/", "readwrite")]
 USERS = {
     "root": ("very-secret", None),

@@ -27,6 +27,8 @@ from etcd_server import (
     prefix_end,
 )
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 
 

@@ -23,6 +23,8 @@ from snapkv import (
 )
 from snapkv.errors import NoSpaceError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:

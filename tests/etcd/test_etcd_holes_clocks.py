@@ -11,6 +11,8 @@ import snapkv
 from snapkv import ClockSkewError, ClockWarning, ManualClock, pack
 from snapkv.times import physical_ms
 
+pytestmark = pytest.mark.slow
+
 HOUR_MS = 3_600_000
 
 

@@ -14,6 +14,8 @@ from etcd_server import EtcdProxy
 import snapkv.engine.etcd.connection
 from snapkv import Absent, CommitUnknownError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ import snapkv
 from snapkv.engine.contract import ALL_KEYS_END, Range
 from snapkv.errors import NoSpaceError
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ["--quota-backend-bytes=16777216"]
 WRITERS = 12
 CANDIDATES = 4

@@ -19,6 +19,8 @@ from snapkv.errors import NotObservedError
 from snapkv.layout import Mark
 from snapkv.store.observe import observe
 
+pytestmark = pytest.mark.slow
+
 RING = 16
 SLOW_S, SLOW_LOOKUPS = 0.04, 25
 

@@ -17,6 +17,8 @@ from snapkv import Absent, AtRevision
 from snapkv.errors import StoreRecreatedError
 from snapkv.times import physical_ms
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from etcd_server import EtcdServer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ROUNDS, WINDOW_S, ENDS_S = 30, 0.02, 100
 

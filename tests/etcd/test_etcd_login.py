@@ -34,6 +34,8 @@ from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.address import is_loopback
 from snapkv.errors import AccessDeniedError, ServerWarning
 
+pytestmark = pytest.mark.slow
+
 KEY = b"default/k"
 END = b"default0"
 GONE = "gone.1"

@@ -17,6 +17,8 @@ from snapkv.engine.etcd.grpc_client import TXN, CallFailed, Channel
 from snapkv.engine.etcd.security import Security
 from snapkv.errors import EngineUnavailableError
 
+pytestmark = pytest.mark.slow
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS, SETTINGS, PING, ACK, END_STREAM, END_HEADERS = 1, 4, 6, 1, 1, 4
 WAIT_S = 10.0

@@ -31,6 +31,8 @@ from snapkv.errors import (
     StoreNotFoundError,
 )
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 10.0
 SOON_S = 1.0
 INVALID = grpc.StatusCode.INVALID_ARGUMENT

@@ -29,6 +29,8 @@ from snapkv import (
 from snapkv.cli.exits import message_of
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
+pytestmark = pytest.mark.slow
+
 _RESOLVE = """
 import pickle, sys
 import snapkv

@@ -35,6 +35,8 @@ from snapkv import (
 )
 from snapkv.errors import EngineUnavailableError
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 4 if SOAK else 2
 ROUND_S = 4.0
 STORES = 3

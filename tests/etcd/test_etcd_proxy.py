@@ -12,6 +12,8 @@ from etcd_raw import CALL_S, DEADLINE, GIVES_UP_S, UNAVAILABLE, RawClient
 from etcd_server import EtcdProxy, EtcdServer, Gateway, eventually
 from etcd_server.frames import PREFACE, FrameReader, Messages
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def client(proxy: EtcdProxy) -> Iterator[RawClient]:

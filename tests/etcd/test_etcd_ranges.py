@@ -11,6 +11,8 @@ from snapkv.engine.contract import Put, Range, RangeResult, Txn
 from snapkv.engine.etcd.ranges import RangeSplitter
 from snapkv.engine.memory.engine import MemoryEngine
 
+pytestmark = pytest.mark.slow
+
 OPS = 128
 ROWS = 30_000
 START, END = b"x/", b"x0"

@@ -12,6 +12,8 @@ import snapkv
 from snapkv.engine.contract import Range
 from snapkv.errors import CommitTooLargeError, InvalidKeyError
 
+pytestmark = pytest.mark.slow
+
 OPS = [49, 64, 127]
 COMMITS = 300
 

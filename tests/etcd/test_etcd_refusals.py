@@ -33,6 +33,8 @@ from snapkv.errors import (
     SnapKVError,
 )
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 SMALL_BYTES = 64 << 10
 GRPC_MORE_BYTES = 512 << 10

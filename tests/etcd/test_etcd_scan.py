@@ -16,6 +16,8 @@ from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.scan import PAGE_BYTES, PAGE_ROWS_MAX, PIECE_PAGES
 from snapkv.engine.memory.engine import MemoryEngine
 
+pytestmark = pytest.mark.slow
+
 BATCH = 120
 MIB = 1 << 20
 SMALL_PAGE_BYTES = 64 << 10

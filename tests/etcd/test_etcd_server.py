@@ -30,6 +30,8 @@ from snapkv.engine.etcd.server import (
 )
 from snapkv.errors import ClockSkewError, ServerWarning
 
+pytestmark = pytest.mark.slow
+
 HOUR_MS = 3_600_000
 
 

@@ -22,6 +22,8 @@ from snapkv.engine.etcd.http import EXCHANGE_S, TIMEOUT_S, fetch
 from snapkv.engine.etcd.server import OPENING_S, SAMPLE_AGAIN_S, Sample, Server
 from snapkv.errors import ServerWarning, StoreClosedError
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def nothing_new() -> Iterator[None]:

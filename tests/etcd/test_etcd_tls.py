@@ -17,6 +17,8 @@ from snapkv.engine.errors import Refused
 from snapkv.engine.etcd.authorities import GRPC_VARIABLE, system_authorities
 from snapkv.errors import EngineUnavailableError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:

@@ -18,6 +18,8 @@ from snapkv.engine.etcd import watcher as watcher_module
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX, SILENCE_S_MAX
 from snapkv.errors import CompactedError
 
+pytestmark = pytest.mark.slow
+
 LOOSELY_S = 5.0
 
 

@@ -18,6 +18,8 @@ from snapkv.engine.etcd.grpc_client import WatchStream
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
+pytestmark = pytest.mark.slow
+
 LOOSELY_S = 5.0
 
 

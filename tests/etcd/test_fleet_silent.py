@@ -7,6 +7,8 @@ from snapkv.errors import ReadTimeoutError
 from snapkv.fleet import link
 from snapkv.fleet.connection import Connection
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_member_that_falls_silent_is_waited_for_once(etcd, tmp_path, monkeypatch):
     monkeypatch.setattr(link, "AWAY_S", 600.0)

@@ -19,6 +19,8 @@ from snapkv.tuples import pack
 from .driving import Driven, Noting
 from .sources import open_source
 
+pytestmark = pytest.mark.slow
+
 TABLES = [f"users:{n}/3" for n in range(3)]
 RING = {-(1 << 62): Sharding(2), 1 << 62: Sharding(3)}
 

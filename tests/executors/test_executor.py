@@ -17,6 +17,8 @@ from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource, Router
 
 from .driving import WAIT_S, Driven, Noting
 
+pytestmark = pytest.mark.slow
+
 TABLES = ["a/", "b/", "c/"]
 
 

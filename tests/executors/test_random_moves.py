@@ -22,6 +22,8 @@ from snapkv.errors import EngineUnavailableError
 
 from .sources import Hooked, below, open_source
 
+pytestmark = pytest.mark.slow
+
 TABLES = [f"t{n}/" for n in range(12)]
 STEPS = 25
 WAIT_S = 20

@@ -18,6 +18,8 @@ from snapkv.errors import EngineUnavailableError, StoreClosedError, StoreRestore
 from .driving import WAIT_S, Driven, Noting
 from .sources import Hooked, content, open_source, stopping
 
+pytestmark = pytest.mark.slow
+
 TABLES = ["a/", "b/", "c/"]
 
 

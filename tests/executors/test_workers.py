@@ -11,6 +11,8 @@ from cdcmeta.scheduler.executors.sinks.called import CalledSink
 
 from .driving import WAIT_S, Driven, Noting
 
+pytestmark = pytest.mark.slow
+
 TABLES = [f"t{n}/" for n in range(12)]
 
 

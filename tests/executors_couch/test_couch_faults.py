@@ -20,6 +20,8 @@ from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from .between import Between, answers, closes, hangs, passes_and_closes, trickles
 from .mirror import T1, T2, TABLE, Mirror, commit
 
+pytestmark = pytest.mark.slow
+
 SOON_S = 5
 PASSWORD = "a secret, too long to be found by chance"
 LOGIN = {"CDCMETA_SINK_USER": "ann", "CDCMETA_SINK_PASSWORD": PASSWORD}

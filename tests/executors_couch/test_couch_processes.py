@@ -10,6 +10,8 @@ from couch_http.programs import served_store
 from .between import Between, Held
 from .mirror import T1, T2, Mirror, commit
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30
 PASSWORD = "a secret, too long to be found by chance"
 LOGIN = {"CDCMETA_SINK_USER": "ann", "CDCMETA_SINK_PASSWORD": PASSWORD}

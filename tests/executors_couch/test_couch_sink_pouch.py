@@ -14,6 +14,8 @@ from . import test_couch_sink as sink
 from .between import Between
 from .mirror import Mirror
 
+pytestmark = pytest.mark.long
+
 SERVER = Path(__file__).parent / "pouch_server.js"
 
 

@@ -18,6 +18,8 @@ from snapkv.layout import NAME_BYTES_MAX, Layout
 
 from .feeding import KINDS, TABLES, Place, Source, feed, feed_state
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def rng():

@@ -16,6 +16,8 @@ from snapkv.errors import ArchiveError
 
 from .feeding import KINDS, TABLES, Place, Source, feed, feed_state
 
+pytestmark = pytest.mark.slow
+
 TABLE = TABLES[1]
 WRITES = {
     "memory": [(MemoryEngine, "transact"), (MemoryEngine, "transact_each")],

@@ -17,6 +17,8 @@ from snapkv.fleet.pin import Pin
 
 from .histories import PREFIXES, Writing, own
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"m{n}" for n in range(7)]
 
 

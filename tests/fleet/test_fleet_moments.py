@@ -22,6 +22,8 @@ from snapkv.times import end_of_ms, format_time
 
 from .histories import PREFIX, PREFIXES, Writing, own, state
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def two(sites):

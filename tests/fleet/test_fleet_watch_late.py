@@ -15,6 +15,8 @@ from snapkv.fleet import watch as watch_module
 from .following import of, own, plain, taken
 from .sites import WAIT_S, eventually
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     """The machine's seconds, and those that a test lets pass."""

@@ -15,6 +15,8 @@ from .following import drained, of, own, taken
 from .histories import PREFIX, Writing
 from .sites import WAIT_S, eventually
 
+pytestmark = pytest.mark.slow
+
 
 def continued(fleet, how, since, **options):
     """Take each item with a watch of its own, which continues after the one before."""

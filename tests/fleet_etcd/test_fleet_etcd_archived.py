@@ -17,7 +17,7 @@ from snapkv.errors import EngineUnavailableError, StoreRestoredError
 
 from .oracle import History, events_of
 
-pytestmark = pytest.mark.kills_etcd
+pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
 
 TIMEOUT_S = 1.0
 

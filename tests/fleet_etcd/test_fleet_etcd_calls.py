@@ -20,7 +20,7 @@ TIMEOUT_S = 0.5
 LOOSELY_S = 3.0
 """Added to the bounds: the machine may be busy. A request without them would take 12 s."""
 
-pytestmark = pytest.mark.kills_etcd
+pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from snapkv.fleet.watch import FleetChanges, Late
 from .oracle import History, State, Writes, merged
 from .world import PLACES, WAIT_S, Readers, World, Writing, made_world
 
-pytestmark = pytest.mark.kills_etcd
+pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
 
 FAULTS = ["kill", "pause"]
 ROUNDS = 6 if SOAK else 1

@@ -30,7 +30,7 @@ from snapkv.timeline import continuity
 
 from .oracle import History, events_of
 
-pytestmark = pytest.mark.kills_etcd
+pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
 
 TIMEOUT_S, WAIT_S = 5.0, 60
 BASE, LOST = 4, 6

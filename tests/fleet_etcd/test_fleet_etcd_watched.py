@@ -14,7 +14,7 @@ from snapkv import Commit, FleetChanges
 from snapkv.errors import StoreRestoredError
 from snapkv.timeline import continuity
 
-pytestmark = pytest.mark.kills_etcd
+pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
 WAIT_S = 20.0
 
 

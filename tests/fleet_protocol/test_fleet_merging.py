@@ -11,6 +11,8 @@ from snapkv.fleet.connection import Connection
 from snapkv.fleet.watch import FleetWatch
 from snapkv.timeline.continuity import Continuity
 
+pytestmark = pytest.mark.slow
+
 ONE_EACH = Order((1_002,), (1_002,))
 PLANS = {
     "seen": seen(ONE_EACH, delayed=1),

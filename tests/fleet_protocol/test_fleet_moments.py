@@ -8,6 +8,8 @@ from fleet_plan import Plan
 from fleet_plans import seen
 from fleet_runs import cases, check_explored
 
+pytestmark = pytest.mark.slow
+
 EQUAL = Order((1_002, 1_003), (1_002,))
 APART = Order((1_002, 1_004), (1_003,))
 LATER = Order((1_002,), (1_003, 1_004))

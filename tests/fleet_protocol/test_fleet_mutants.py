@@ -18,6 +18,8 @@ from snapkv.fleet.watch import FleetWatch
 from snapkv.timeline.continuity import Continuity, ContinuousWatcher
 from snapkv.timeline.tracker import Tracker
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 FLEET = sys.modules[Fleet.__module__]
 

@@ -7,6 +7,8 @@ from fleet_plan import Plan, Step, Streams
 from fleet_plans import TIMES, restored
 from fleet_runs import cases, check_explored
 
+pytestmark = pytest.mark.slow
+
 A = {"a": 1_002}
 NOTHING: dict[str, Any] = {"before": {"b": 2_000}, "looks": 1}
 EMPTY = (Streams.EMPTY,)

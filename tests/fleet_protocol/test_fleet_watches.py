@@ -8,6 +8,8 @@ from fleet_plan import Plan
 from fleet_plans import left_twice, watched
 from fleet_runs import cases, check_explored
 
+pytestmark = pytest.mark.slow
+
 ONE_EACH = Order((1_002,), (1_002,))
 ONE_LATER = Order((1_002,), (1_003,))
 TWO_AND_ONE = Order((1_002, 1_003), (1_002,))

@@ -7,6 +7,8 @@ from fleet_plan import Plan, Step, Streams
 from fleet_plans import restored_while_watched as restored
 from fleet_runs import cases, check_explored
 
+pytestmark = pytest.mark.slow
+
 FROM_NOTHING = {"b": 2_000}
 EMPTY = (Streams.EMPTY,)
 FAST = (Streams.EMPTY, Streams.BUFFERED)

@@ -17,6 +17,8 @@ from cdcmeta.scheduler.runtime import Changefeeds
 
 from .released import RELEASED, Released
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=RELEASED, ids=lambda folder: folder.name)
 def released(request, tmp_path):

@@ -18,6 +18,8 @@ from .live import log as log
 from .live import member as member
 from .tables import rows_of
 
+pytestmark = pytest.mark.slow
+
 PREIMAGE, UPDATE, INSERT, ROW_DELETE, POSTIMAGE = Operation
 
 

@@ -15,6 +15,8 @@ from snapkv import ManualClock, pack
 
 from .test_switching import RING, TOKEN, WIDER, Slow, in_background, until_pending
 
+pytestmark = pytest.mark.slow
+
 # --- streams ---
 
 

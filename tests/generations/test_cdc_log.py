@@ -32,6 +32,8 @@ from snapkv.errors import EngineUnavailableError
 
 from .refused import is_unavailable
 
+pytestmark = pytest.mark.slow
+
 START_MS = 1_700_000_000_000
 RING = {-(1 << 62): Sharding(2), 1 << 62: Sharding(3)}
 WIDER = RING | {0: Sharding(2)}

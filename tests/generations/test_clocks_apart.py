@@ -17,6 +17,8 @@ from snapkv.base.waiting import monotonic, pause
 
 from .refused import is_invalid_time
 
+pytestmark = pytest.mark.slow
+
 START_MS = 1_700_000_000_000
 RING = {-100: Sharding(2), 100: Sharding(3)}
 DELAY_S, LEEWAY_S = 10.0, 1.0

@@ -26,6 +26,8 @@ from snapkv.errors import EngineUnavailableError
 from .refused import is_unavailable
 from .tables import Site, rows_of
 
+pytestmark = pytest.mark.slow
+
 RING = {-100: Sharding(2), 100: Sharding(3)}
 WIDER = RING | {0: Sharding(2)}
 

@@ -19,6 +19,8 @@ from snapkv.errors import (
 from .simulated import World
 from .test_simulation import STEPS, assert_right_streams, reader
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = ("commit", "at", "entries_of", "watch")
 
 

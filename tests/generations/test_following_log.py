@@ -15,6 +15,8 @@ from snapkv.errors import CompactedError, EngineUnavailableError, StoreRestoredE
 from .refused import is_unavailable
 from .test_switching import RING, TOKEN, WAIT_S, Slow, in_background, until, until_pending
 
+pytestmark = pytest.mark.slow
+
 
 class Unreadable:
     """Topologies that cannot be read until `readable` is True."""

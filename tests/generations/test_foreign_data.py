@@ -12,6 +12,8 @@ from snapkv.tuples import pack
 
 from .test_switching import RING, WIDER, Slow, in_background, until_pending
 
+pytestmark = pytest.mark.slow
+
 ID = bytes(16)
 RECORDS = [
     Generation(5, ID, b"ring", 1, 2, made=3),

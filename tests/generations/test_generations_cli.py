@@ -11,6 +11,8 @@ from cdcmeta.cli import main
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding, murmur3_token
 from cdcmeta.generations.cdc.rows import OLD_PREFIX
 
+pytestmark = pytest.mark.slow
+
 RING = {"tokens": {"-100": "a", "100": "b"}, "nodes": {"a": {"shards": 2}, "b": {"shards": 3}}}
 
 

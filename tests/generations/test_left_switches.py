@@ -18,6 +18,8 @@ from snapkv.times import TIMESTAMP_MAX
 from .simulated import Died, Dying
 from .test_switching import RING, TOKEN, WIDER, Slow, in_background, until, until_pending
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 0.3
 TRIES_MAX = 50
 

@@ -15,6 +15,8 @@ from .live import log as log
 from .live import member as member
 from .tables import rows_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_two_tables_of_one_store_are_read_under_one_name(store, log, member):
     a, b = (CdcLog(store, member, name) for name in "ab")

@@ -11,6 +11,8 @@ from snapkv.errors import CommitUnknownError
 
 from .simulated import Died, Dying, World
 
+pytestmark = pytest.mark.slow
+
 STEPS = 500
 SEEDS = range(60)
 

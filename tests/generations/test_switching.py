@@ -20,6 +20,8 @@ from snapkv.base.waiting import monotonic, pause
 from tests.generations.conftest import DELAY_S, LEEWAY_S
 from tests.generations.refused import is_unavailable
 
+pytestmark = pytest.mark.slow
+
 RING = {-100: Sharding(2), 100: Sharding(3)}
 WIDER = RING | {0: Sharding(2)}
 DELAY = pack(round((2 * DELAY_S + LEEWAY_S) * 1_000))

@@ -15,6 +15,8 @@ from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN, Sharding, mur
 from cdcmeta.generations.model.topology import Topology
 from tests.generations.vectors import VECTORS
 
+pytestmark = pytest.mark.slow
+
 tokens = st.integers(TOKEN_MIN, TOKEN_MAX)
 crowded = st.integers(-9, 9) | st.sampled_from([TOKEN_MIN, TOKEN_MIN + 1, TOKEN_MAX - 1, TOKEN_MAX])
 shardings = st.builds(Sharding, st.integers(1, 9), st.sampled_from([0, 1, 12, 31]))

@@ -11,6 +11,8 @@ from cdcmeta.generations import CdcLog, GenerationLog, Sharding, StreamConsumer,
 from snapkv import pack
 from snapkv.base.waiting import monotonic, pause
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 RINGS = [{0: Sharding(2)}, {0: Sharding(2), 1 << 62: Sharding(3)}, {5: Sharding(1)}]
 

@@ -26,6 +26,8 @@ from snapkv.timeline import Moment
 from snapkv.tuples import Versionstamp
 from snapkv.tuples import pack as pack_tuple
 
+pytestmark = pytest.mark.slow
+
 RING = {(n << 58) + 1: Sharding(2) for n in range(-32, 32)}
 DAY_MS = 86_400_000
 

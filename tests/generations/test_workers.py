@@ -12,6 +12,8 @@ from cdcmeta.generations.cdc.rows import SLOTS, slot_of
 
 from .tables import Site, rows_of
 
+pytestmark = pytest.mark.slow
+
 RING = {(n << 58) + 1: Sharding(2) for n in range(-32, 32)}
 MOVED = {(n << 58) + (1 << 57): Sharding(3) for n in range(-32, 32)}
 

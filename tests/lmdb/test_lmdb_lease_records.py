@@ -17,6 +17,8 @@ from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine, records
 from snapkv.errors import LeaseNotFoundError
 
+pytestmark = pytest.mark.slow
+
 Opened = Callable[..., LmdbEngine]
 
 WAIT_SECONDS_MAX = 20.0

@@ -18,6 +18,8 @@ from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import EngineBusyError, LeaseNotFoundError
 
+pytestmark = pytest.mark.slow
+
 Opened = Callable[..., LmdbEngine]
 
 WAIT_SECONDS_MAX = 20.0

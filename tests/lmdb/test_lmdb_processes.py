@@ -17,6 +17,8 @@ from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import EngineBusyError
 
+pytestmark = pytest.mark.slow
+
 Opened = Callable[..., LmdbEngine]
 
 WRITER = """

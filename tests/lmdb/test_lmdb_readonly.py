@@ -14,6 +14,8 @@ from lmdb_words import put
 
 from snapkv.engine.lmdb import LmdbEngine
 
+pytestmark = pytest.mark.slow
+
 READ = """
 engine = LmdbEngine(path, create=CREATE)
 assert get(engine, b"a") == b"2" and get(engine, b"a", 2) == b"1"

@@ -18,6 +18,8 @@ from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import EngineBusyError, InvalidOptionError, StoreClosedError, StoreNotFoundError
 
+pytestmark = pytest.mark.slow
+
 Opened = Callable[..., LmdbEngine]
 
 

@@ -14,6 +14,8 @@ import cdcmeta
 import snapkv
 from tests.project.pages import ROOT, page_files
 
+pytestmark = pytest.mark.slow
+
 MODULES = sorted(
     module.name
     for package in (snapkv, cdcmeta)

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from test_extras import EXTRAS, FOR_USERS, PROJECT, installed_by
 
-pytestmark = pytest.mark.xdist_group("packaging")  # they share what is built
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("packaging")]  # they share what is built
 
 ROOT = Path(__file__).parents[2]
 BUILD_TIMEOUT_S = 300

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from sampling import SAMPLED, first_of
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 FOLDER = "tests/changes"
 ENGINE = re.compile(r"\b(?:etcd|lmdb|memory)\b")

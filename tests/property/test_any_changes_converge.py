@@ -23,6 +23,8 @@ from .plain_changes import Revisions
 from .replica_changes import FATES, Home, Replica
 from .replicator import copy
 
+pytestmark = pytest.mark.long
+
 IDS = st.sampled_from(("a", "b", "_design/d"))
 WHICH = st.sampled_from((0, 1))
 FATE = st.sampled_from(FATES)

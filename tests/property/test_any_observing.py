@@ -22,6 +22,8 @@ from property.effort import EFFORT
 from snapkv import CompactedError, KeyNotFoundError, ManualClock
 from snapkv.errors import NotObservedError
 
+pytestmark = pytest.mark.long
+
 RINGS = (1, 2, 7, 1_024)
 PREFIXES = ("/r/", "default/data/")
 """Nobody's keys; and those of the store that ticks, to which others write, too."""

@@ -45,6 +45,8 @@ from snapkv import (
 from snapkv.errors import KeyNotFoundError
 from snapkv.times import physical_ms
 
+pytestmark = pytest.mark.long
+
 RINGS = (1, 2, 7, 1_024)
 KEEP_MS = 70_000
 SKEW_MS = 5_000

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from store.engines import ENGINES, START_MS, Place, assert_sound
 
 from property.effort import EFFORT, SERVER_EFFORT
 from snapkv import Absent, CompactedError, ConflictError, KeyNotFoundError, ManualClock
+
+pytestmark = pytest.mark.long
 
 RINGS = (1, 2, 7, 1_024)
 

@@ -20,6 +20,8 @@ import snapkv
 from snapkv import Absent, CommitUnknownError, ConflictError, HeadAt
 from snapkv.errors import SnapKVError
 
+pytestmark = pytest.mark.slow
+
 FATES = ("arrives", "lost", "answer lost", "delayed")
 REFUSALS = ("arrives", "answered, applied", "answered, not applied", "delayed", "refused")
 """As of a server out of space, which refuses what it applied, and fences too."""

@@ -32,6 +32,8 @@ from snapkv.errors import (
     StoreClosedError,
 )
 
+pytestmark = pytest.mark.slow
+
 # --- deadlines, interrupts, closing ---------------------------------------------------------
 
 

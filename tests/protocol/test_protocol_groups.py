@@ -36,6 +36,8 @@ from snapkv.errors import (
     NotSupportedError,
 )
 
+pytestmark = pytest.mark.slow
+
 # --- riding together ------------------------------------------------------------------------
 
 

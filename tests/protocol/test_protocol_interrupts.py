@@ -17,6 +17,8 @@ from protocol_threads import Caller, until
 import snapkv
 from snapkv import CommitTimeoutError, CommitUnknownError, ConflictError
 
+pytestmark = pytest.mark.slow
+
 PLACES_MAX = 2_000
 TIMEOUT_S = 2 * WAIT_S
 """Longer than a test waits for a caller: one that only its deadline wakes hangs."""

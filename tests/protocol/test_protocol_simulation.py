@@ -19,6 +19,8 @@ import snapkv
 from snapkv import Absent, AtRevision, CommitUnknownError, ConflictError, HeadAt
 from snapkv.errors import InvalidTimeError, SnapKVError
 
+pytestmark = pytest.mark.slow
+
 RUNS_MAX = int(os.environ.get("PROTOCOL_RUNS", 1_000_000))
 BUDGET_S = 600.0 if SOAK else 8.0
 RUNS_MIN = 500

@@ -86,7 +86,7 @@ def cases(others_max: int) -> list[tuple[int, tuple[int, ...], int | None, int]]
     return found
 
 
-pytestmark = pytest.mark.usefixtures("time", "network")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("time", "network")]
 
 
 def test_undecidable_is_said_only_of_views_that_do_not_tell() -> None:

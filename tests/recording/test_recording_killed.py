@@ -16,6 +16,8 @@ import snapkv
 
 from .recorders import PAUSE_S, WAIT_S, Recorders
 
+pytestmark = pytest.mark.long
+
 KILLS = 12 if SOAK else 3
 LONGEST_S = 0.8
 """From the first report of a recorder to its end; it writes files each fifth of a second."""

@@ -31,6 +31,8 @@ from snapkv.layout import prefix_end
 
 from .targets import TARGETS, assert_equal, opened, target_url
 
+pytestmark = pytest.mark.slow
+
 memory = pytest.mark.parametrize("place", ["memory"], indirect=True)
 WAIT_S = 30
 

@@ -15,6 +15,8 @@ from snapkv.rendering import Decoder, command_decoder, compare, decode, decoders
 from snapkv.rendering.decoder import REST_S
 from tests.rendering.shown import text_of
 
+pytestmark = pytest.mark.slow
+
 SECONDS_MAX = 20.0
 """How long a command of these tests may take; only those that hang come near a bound."""
 

@@ -9,6 +9,8 @@ from snapkv.rendering import alignment, compare, decode, shortened
 from snapkv.rendering.alignment import STEPS_MAX, Steps, edits
 from tests.rendering.shown import text_of
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 LINES = MIB // 2
 

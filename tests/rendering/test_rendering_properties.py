@@ -3,11 +3,14 @@
 import copy
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snapkv.rendering import Decoded, PathChange, compare, decode, plain, shortened
 from snapkv.rendering.difference import ValueDifference
+
+pytestmark = pytest.mark.slow
 
 SCALARS = (
     st.none()

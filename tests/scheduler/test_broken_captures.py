@@ -6,6 +6,8 @@ from cdcmeta.scheduler import Durations, InProcessTransport, Limits
 
 from .cluster import TICK_US, Pipelines, SimCluster
 
+pytestmark = pytest.mark.slow
+
 SECOND_TICKS = 1_000_000 // TICK_US
 MINUTE_TICKS = 60 * SECOND_TICKS
 LIMITS = Limits()

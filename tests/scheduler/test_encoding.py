@@ -16,6 +16,8 @@ from cdcmeta.scheduler.protocol import encoding, messages
 
 from .wire import HEADER, envelope_of, envelopes
 
+pytestmark = pytest.mark.slow
+
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "scheduler.json").read_text())
 NAMES = {
     name: part

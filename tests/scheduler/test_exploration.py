@@ -11,6 +11,8 @@ from .bounds import DEEPER, EXPLORED
 from .explorer import explore
 from .mutants import MUTANTS, NOT_NEEDED
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = {**EXPLORED, **(DEEPER if SOAK else {})}
 
 

@@ -19,6 +19,8 @@ from .cluster import TICK_US, Pipelines, SimCluster
 from .placing import facts, tables
 from .speaking import OWNER, REVISION, beat, from_capture, says, sync
 
+pytestmark = pytest.mark.slow
+
 SECOND_TICKS = 1_000_000 // TICK_US
 STUCK = Limits(stuck_us=5_000_000)
 

@@ -13,6 +13,8 @@ from cdcmeta.scheduler.protocol.messages import DispatchTable, DispatchTableResp
 
 from .cluster import SimCluster
 
+pytestmark = pytest.mark.slow
+
 TICK_US = 10_000
 SECOND_TICKS = 1_000_000 // TICK_US
 TABLES = 20

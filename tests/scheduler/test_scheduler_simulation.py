@@ -22,6 +22,8 @@ from cdcmeta.scheduler.owner.captures import CaptureState
 
 from .cluster import STEPS, TICK_US, SimCluster
 
+pytestmark = pytest.mark.slow
+
 RUNS = 1 if "SCHEDULER_SEED" in os.environ else 200 if SOAK else 5
 ALL_BYTES = 12
 """One seed in so many has all messages made into bytes; the others some of them."""

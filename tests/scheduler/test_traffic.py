@@ -21,6 +21,8 @@ from .cluster import TICK_US, SimCluster
 from .node import G1, G2, SLOW, Node
 from .speaking import asks, commit, from_owner, prepare, remove
 
+pytestmark = pytest.mark.slow
+
 SECOND_TICKS = 1_000_000 // TICK_US
 LIMITS = Limits()
 

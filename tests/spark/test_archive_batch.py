@@ -25,6 +25,8 @@ from snapkv.engine.lmdb import columns
 from snapkv.spark import SourceError, native, read_changes, read_history, read_snapshot
 from snapkv.spark import archived as archived_tasks
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 SHORT = [
     (replay, "CHANGES_ROWS"),

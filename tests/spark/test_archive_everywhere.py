@@ -16,6 +16,8 @@ from snapkv.archive import state, writer
 from snapkv.engine.contract import Delete, Put
 from snapkv.spark import read_snapshot
 
+pytestmark = pytest.mark.long
+
 RAW = b"default/data/a/0"
 STATE = """
     SELECT space, key, value FROM (

@@ -10,6 +10,8 @@ from stream_queries import LIMITS, Checkpoint, Query, refused_by
 from snapkv.archive import state, writer
 from snapkv.spark import archived as archived_tasks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):

@@ -17,6 +17,8 @@ from snapkv import to_datetime
 from snapkv.engine.contract import Delete
 from snapkv.spark.errors import SourceError
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = ["seq", "id", "rev", "revs", "deleted", "doc", "_commit_timestamp"]
 
 

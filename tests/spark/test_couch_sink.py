@@ -16,6 +16,8 @@ from snapkv import CommitTimeoutError, CommitUnknownError
 from snapkv.spark.errors import SourceError
 from snapkv.store.space import Space
 
+pytestmark = pytest.mark.slow
+
 DOCS = "id STRING, doc STRING"
 ARROW = pytest.mark.spark_since("4.1", "a stream's sink that takes Arrow")
 

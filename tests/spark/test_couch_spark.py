@@ -17,6 +17,8 @@ from snapkv import to_datetime
 from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import LIMITS_KNOWN
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = ("seq", "id", "rev", "revs", "deleted", "doc")
 LMDB = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 

@@ -18,6 +18,8 @@ from snapkv.engine.contract import Delete
 from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import LIMITS_KNOWN
 
+pytestmark = pytest.mark.slow
+
 STEPS = 50
 
 

@@ -15,6 +15,8 @@ from snapkv.spark.errors import SourceError
 from snapkv.spark.fleets import description
 from snapkv.spark.source import SnapKVDataSource
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = "etcd://127.0.0.1:1"
 
 

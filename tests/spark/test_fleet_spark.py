@@ -14,6 +14,8 @@ import snapkv
 from snapkv.spark import location
 from snapkv.spark.limits import LIMITS_KNOWN
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def grown(tmp_path, clock):

@@ -15,6 +15,8 @@ from snapkv.spark.fleets import stream
 from snapkv.spark.fleets.offset import At, FleetOffset
 from snapkv.spark.limits import LIMITS_KNOWN
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = "etcd://127.0.0.1:1"
 
 

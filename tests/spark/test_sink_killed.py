@@ -13,6 +13,8 @@ from etcd_server.processes import keeper
 import snapkv
 from snapkv.spark import batch_commits
 
+pytestmark = pytest.mark.long
+
 DRIVER = Path(__file__).with_name("sink_driver.py")
 BATCHES, ROWS = 2, 6_000
 """Each batch is some six megabytes: five commits of etcd."""

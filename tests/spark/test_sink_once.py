@@ -14,6 +14,7 @@ from snapkv.spark import batch_commits
 from snapkv.store.store import SnapshotKV
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("in_a_query"),
     pytest.mark.spark_since("4.1", "a stream's sink that takes Arrow"),
 ]

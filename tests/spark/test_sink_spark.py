@@ -8,6 +8,8 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 from snapkv import open as open_store
 from snapkv.spark import read_changes, read_snapshot
 
+pytestmark = pytest.mark.slow
+
 ARROW = pytest.mark.spark_since("4.1", "a stream's sink that takes Arrow")
 
 

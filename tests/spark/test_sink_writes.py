@@ -15,6 +15,8 @@ from sinks import small_commits as small_commits
 from snapkv.spark import batch_commits
 from snapkv.store.store import SnapshotKV
 
+pytestmark = pytest.mark.slow
+
 FEED = "key STRING, value STRING, _change_type STRING, _commit_version BIGINT, _change_ordinal INT"
 
 

@@ -20,6 +20,8 @@ from store.tabled import (
 from snapkv import format_time, to_datetime
 from snapkv.spark import cuts
 
+pytestmark = pytest.mark.slow
+
 FEED = {"readChangeFeed": True}
 RETAINED_MS = 200_000  # what `compact` leaves of the newest commits, and more
 

@@ -14,6 +14,8 @@ import pytest
 
 import snapkv
 
+pytestmark = pytest.mark.long
+
 JOB = Path(__file__).with_name("cluster_job.py")
 SPARK = Path(pyspark.__file__).parent
 WAIT_S = 900

@@ -13,6 +13,8 @@ from store.engines import write_raw
 from snapkv.engine.contract import Put
 from snapkv.spark import connect
 
+pytestmark = pytest.mark.long
+
 CLIENT = Path(__file__).with_name("connect_client.py")
 FEED = {"readChangeFeed": "true", "startingVersion": 1}
 

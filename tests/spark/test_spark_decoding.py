@@ -5,11 +5,14 @@ from datetime import UTC
 
 import msgpack
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snapkv.spark.decoding import Decoder
 from snapkv.spark.errors import SourceError
+
+pytestmark = pytest.mark.slow
 
 ARROW = [pa.bool_(), pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(5, 2)]
 ARROW += [pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", tz="UTC"), pa.timestamp("us")]

@@ -15,6 +15,8 @@ from snapkv.spark import api as frames
 from snapkv.spark import errors, functions, options, sink_options
 from tests.project.pages import ROOT, pages_run_by
 
+pytestmark = pytest.mark.slow
+
 DOCS = ROOT / "docs"
 PAGES = pages_run_by("test_every_session_with_spark_gives_what_it_shows")
 DOCUMENT, OF_FEEDS = ((DOCS / name).read_text() for name in ("spark.md", "couch_spark.md"))

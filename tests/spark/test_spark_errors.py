@@ -22,6 +22,8 @@ from snapkv.spark.options import KNOWN
 from snapkv.spark.source import SnapKVDataSource
 from snapkv.spark.source_options import canonical_names
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 OF_STREAMS = {errors.CHECKPOINT_INVALID}
 USER, PASSWORD, SECRET = "ann", "gehe1m", "r00t-gehe1m"

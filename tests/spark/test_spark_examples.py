@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALL = {path.stem for path in EXAMPLES.glob("*.py")} - {"demo"}
 TESTED = {

@@ -15,7 +15,7 @@ from snapkv.spark import SnapKVDataSource, read_changes, read_snapshot, register
 from snapkv.spark.reader import BatchReader
 
 # These are about Spark: one engine will do.
-pytestmark = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["lmdb"], indirect=True)]
 
 HUNDRED = {f"k{n:02}": b"%d" % n for n in range(100)}
 

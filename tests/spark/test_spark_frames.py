@@ -16,6 +16,8 @@ from snapkv.spark import SourceError, diff, read_changes, read_history, read_sna
 from snapkv.spark.sessions import Times
 from snapkv.spark.timing import zone_of
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 HOUR_MS = 3_600_000
 

@@ -8,6 +8,8 @@ import pytest
 
 from snapkv.spark import local
 
+pytestmark = pytest.mark.slow
+
 START = "from snapkv.spark.local import local_session; local_session()"
 
 

@@ -15,6 +15,8 @@ import snapkv
 from snapkv import format_time, to_datetime
 from snapkv.spark import connect, location
 
+pytestmark = pytest.mark.slow
+
 OBSERVED = {"observe": PREFIX}
 FEED = {"readChangeFeed": True} | OBSERVED
 

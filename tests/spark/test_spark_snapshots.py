@@ -17,6 +17,8 @@ from snapkv.clock import SystemClock
 from snapkv.spark import cuts
 from snapkv.timeline import Moment
 
+pytestmark = pytest.mark.slow
+
 # Written down once more: what the documentation promises, and what Spark compares batches with.
 SCHEMA = pa.schema(
     [

@@ -15,6 +15,8 @@ from snapkv.spark import register
 from snapkv.spark.errors import SourceError
 from snapkv.spark.functions import AsOf, Changes, Commits, History
 
+pytestmark = pytest.mark.slow
+
 KINDS = {str: T.StringType(), int: T.LongType(), bytes: T.BinaryType(), bool: T.BooleanType()}
 
 

@@ -13,7 +13,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as T
 
 # Values are decoded in the same way wherever they come from.
-pytestmark = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["lmdb"], indirect=True)]
 
 TEXT, BINARY, LONG, DOUBLE = T.StringType(), T.BinaryType(), T.LongType(), T.DoubleType()
 MONEY, TIME, LOCAL = T.DecimalType(22, 2), T.TimestampType(), T.TimestampNTZType()

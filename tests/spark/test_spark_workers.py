@@ -12,6 +12,8 @@ from snapkv.base.waiting import monotonic
 from snapkv.engine.lmdb import registry
 from snapkv.spark import cuts, location
 
+pytestmark = pytest.mark.slow
+
 ROWS = 80_000
 WAIT_S = 60
 

@@ -6,6 +6,8 @@ from stream_queries import LIMITS, Query, changes, inserted, needs_limits, refus
 
 from snapkv.engine.contract import Put
 
+pytestmark = pytest.mark.slow
+
 LENIENT = {"failOnDataLoss": "false"}
 
 

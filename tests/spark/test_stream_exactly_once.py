@@ -10,6 +10,8 @@ from stream_queries import Checkpoint, Query
 from snapkv import to_datetime
 from snapkv.spark.limits import LIMITS_KNOWN
 
+pytestmark = pytest.mark.slow
+
 STEPS = 50
 STARTS = ({}, {}, {"startingVersion": "latest"}, {"startingVersion": 1}, {"startingVersion": 20})
 

@@ -17,6 +17,8 @@ from store.tabled import FOREVER, Writing, changes_of
 from snapkv import ManualClock
 from snapkv.archive import state, writer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):

@@ -5,7 +5,7 @@ from stream_queries import Query, needs_limits, refused_by
 
 KEY_BYTES = len("default/data/k00")
 
-pytestmark = needs_limits
+pytestmark = [pytest.mark.slow, needs_limits]
 one_engine = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 """For what no engine can change."""
 

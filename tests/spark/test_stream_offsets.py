@@ -13,6 +13,8 @@ from snapkv.engine.contract import Delete
 from snapkv.layout import Mark
 from snapkv.spark.offset import Offset
 
+pytestmark = pytest.mark.slow
+
 STORE = bytes(range(16))
 
 

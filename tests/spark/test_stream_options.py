@@ -12,6 +12,8 @@ from stream_queries import LIMITS, Query, changes, inserted, needs_limits, refus
 from snapkv import Ops, SpaceOps, to_datetime
 from snapkv.spark import limits, micro_batches
 
+pytestmark = pytest.mark.slow
+
 FOREVER_S = 60
 LENIENT = {"failOnDataLoss": "false"}
 

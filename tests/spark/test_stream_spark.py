@@ -11,6 +11,8 @@ from stream_queries import changes, inserted
 from snapkv.engine.contract import Delete
 from snapkv.spark.limits import LIMITS_KNOWN
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def checkpoint(tmp_path):

@@ -9,6 +9,8 @@ from stream_queries import LIMITS, Query, changes, inserted, refused_by
 from snapkv import format_time
 from snapkv.engine.contract import Put
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def commits(store, clock):

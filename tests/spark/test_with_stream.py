@@ -11,6 +11,8 @@ from cdcmeta.generations import GenerationLog, Sharding, Topology, murmur3_token
 from cdcmeta.spark import with_stream
 from snapkv import pack
 
+pytestmark = pytest.mark.slow
+
 TIMES = [pack(1_000_000), pack(2_000_000), pack(3_000_000)]
 RNG = random.Random(5)
 GENERATIONS = [

@@ -14,6 +14,8 @@ from .engines import EMBEDDED, write_raw
 from .tabled import FOREVER, Writing, changes_of, commits_of, histories_of, rows, timed
 from .wrapping import ROUND_TRIPS, Wrapped, wrap_engines
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def written(store, clock):

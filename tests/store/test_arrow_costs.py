@@ -11,7 +11,10 @@ from snapkv.store.observe import observe
 
 from .wrapping import Counting, wrap_engines
 
-pytestmark = pytest.mark.parametrize("place", ["memory"], indirect=True)  # all are asked the same
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("place", ["memory"], indirect=True),
+]  # all are asked the same
 KEYS = 400
 COMMITS = 800
 LOOKUPS_MAX = 300

@@ -18,6 +18,8 @@ from snapkv.errors import (
 
 from .engines import assert_sound
 
+pytestmark = pytest.mark.slow
+
 SPACES = ("s", "a/b", "%")
 
 

@@ -23,6 +23,8 @@ from snapkv.errors import (
 from .campaigns import LONG_S, WAIT_S, Campaign, live_keys, standing, stood
 from .engines import SHARED
 
+pytestmark = pytest.mark.slow
+
 # --- proclaiming and resigning ---
 
 

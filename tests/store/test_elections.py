@@ -19,6 +19,8 @@ from .campaigns import LONG_S, WAIT_S, Campaign, live_keys, standing, stood
 from .engines import write_raw
 from .wrapping import Intruding, Wrapped, wrap_engines
 
+pytestmark = pytest.mark.slow
+
 # --- being elected ---
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from snapkv.errors import CompactedError, InvalidTimeError
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_dump_that_fails_leaves_the_older_one(store, clock, tmp_path):
     ts = store.save("k", b"1")

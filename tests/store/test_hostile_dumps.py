@@ -13,6 +13,8 @@ import pytest
 
 import snapkv
 
+pytestmark = pytest.mark.slow
+
 REQUEST_BYTES_MAX = 1 << 20
 MEMORY_BYTES_MAX = 64 << 20
 """What a process may take beside what it has when its store is open."""

@@ -19,6 +19,8 @@ from snapkv.errors import (
 
 from .engines import ENGINES, Place, assert_sound, write_raw
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(place, clock):

@@ -25,6 +25,8 @@ from snapkv.timeline import moment
 from .engines import write_raw
 from .wrapping import Counting
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def three(cluster):

@@ -22,6 +22,8 @@ from .engines import ENGINES, Place
 from .observed import WAIT_S, Cluster
 from .wrapping import Wrapped, backup
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["memory", "lmdb"])
 def exchangeable(request, clock, tmp_path, monkeypatch):

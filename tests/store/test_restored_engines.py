@@ -17,7 +17,7 @@ from .engines import EMBEDDED, write_raw
 from .wrapping import Exchangeable, Wrapped, backup, wrap_engines
 
 # A real server that was restored: tests/etcd/test_etcd_cluster_restored.py
-pytestmark = pytest.mark.parametrize("place", EMBEDDED, indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", EMBEDDED, indirect=True)]
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from snapkv.base.waiting import monotonic
 from .engines import START_MS, assert_sound
 from .wrapping import Counting, wrap_engines
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 20
 SLOTS = (1, 2, 7, 1_024)
 EARLY = pack(START_MS) // 2

@@ -26,6 +26,8 @@ from snapkv.model import Held
 
 from .wrapping import LosingOnce, Wrapped, wrap_engines
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 20
 LONG_S = 30.0
 STEADY_S = 1.5

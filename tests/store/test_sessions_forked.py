@@ -11,6 +11,8 @@ from snapkv.errors import SessionLostError
 from .engines import SHARED
 from .test_sessions import LONG_S, STEADY_S, WAIT_S, ids
 
+pytestmark = pytest.mark.slow
+
 
 def in_child(body) -> int:
     """Run `body` in a forked child; return 0 when it returned true."""

@@ -14,6 +14,8 @@ from snapkv.errors import InvalidTypeError, StoreClosedError
 from .engines import write_raw
 from .plain import Plain
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 20
 
 

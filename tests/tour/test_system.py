@@ -20,6 +20,8 @@ from cdcmeta.tour.place import DOCUMENTS, Place
 from cdcmeta.tour.report import Report
 from snapkv.cli import main as snapkv_main
 
+pytestmark = pytest.mark.long
+
 Command = Callable[..., Ran]
 
 

@@ -17,6 +17,8 @@ from cdcmeta.tour.replication import Story
 from cdcmeta.tour.report import STATES, Report
 from snapkv.cli.tour.errors import TourError
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 2_000_000_000_000
 
 

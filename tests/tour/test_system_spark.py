@@ -15,6 +15,8 @@ from cdcmeta.tour.replication import Sighting, Story
 from cdcmeta.tour.report import CHANGES, PLACES, STATES, Report
 from snapkv.times import PHYSICAL_MS_MAX
 
+pytestmark = pytest.mark.long
+
 NOW_MS = 2_000_000_000_000
 
 

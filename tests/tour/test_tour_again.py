@@ -9,6 +9,8 @@ from tour_clones import Repo, Run, simple_repo
 import snapkv
 from snapkv.cli.tour import filling
 
+pytestmark = pytest.mark.slow
+
 
 def present(repo: Repo) -> dict[str, bytes]:
     with snapkv.open(inside(repo), clock=snapkv.ManualClock(2**45)) as store:

@@ -10,6 +10,8 @@ from tour_clones import Ran, Repo, Run
 
 from snapkv.cli.tour import filling
 
+pytestmark = pytest.mark.slow
+
 
 def rows(ran: Ran) -> list[list[str]]:
     """Return what the archive said: date, files, the store alone, with its archive."""

@@ -10,6 +10,8 @@ from tour_clones import Repo, Run
 import snapkv
 from snapkv.engine.etcd import connection
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_strange_history_on_etcd(odd: Repo, run: Run, etcd: EtcdServer) -> None:
     """The very checks that the tour on lmdb has to pass."""

@@ -14,6 +14,8 @@ from tour_clones import START, Repo, Run, simple_repo
 import snapkv
 from snapkv.cli.tour.filling import PATH_BYTES_MAX
 
+pytestmark = pytest.mark.slow
+
 
 def inside(repo: Repo) -> str:
     return f"lmdb:{repo.path}/.git/snapkv-tour"

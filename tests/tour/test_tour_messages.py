@@ -8,6 +8,8 @@ from tour_clones import Ran, Repo, Run, simple_repo
 
 import snapkv
 
+pytestmark = pytest.mark.slow
+
 
 def check(ran: Ran, code: int, *fragments: str) -> None:
     """Check that a tour was refused: with its code, an error of two lines, and these words."""

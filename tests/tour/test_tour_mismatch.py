@@ -13,6 +13,8 @@ from tour_clones import START, Repo, Run
 import snapkv
 from snapkv.engine.lmdb.records import HEADER_BYTES, stem_of
 
+pytestmark = pytest.mark.slow
+
 COMMITS = 300
 
 

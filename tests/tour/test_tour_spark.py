@@ -15,6 +15,8 @@ from tour_clones import Ran, Repo, Run
 import snapkv
 from snapkv.cli.tour import sparked
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def _one_spark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from etcd_server import eventually
 from cdcmeta.scheduler.transport.grpc_post import GrpcPost
 from tests.transport.posting import exchanges, heartbeat, request
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,8 @@ from etcd_server import eventually
 from cdcmeta.scheduler.transport import grpc_post
 from tests.transport.posting import exchanges, heartbeat, request
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 
 

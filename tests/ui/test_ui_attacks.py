@@ -13,6 +13,8 @@ from snapkv.web import Login
 
 from .served import WAIT_S, Served, crawled
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "<script>alert(1)</script>"
 EVIL = (
     *(SCRIPT, f'"><img src=x onerror=alert(1)>{SCRIPT}', "javascript:alert(1)", "a' onclick='x"),

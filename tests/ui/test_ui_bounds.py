@@ -17,6 +17,8 @@ from snapkv.ui.views import VIEWS
 
 from .served import FleetServed, Page, Served, crawled
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 KEY_CHARS = 450
 MANY = 6_000

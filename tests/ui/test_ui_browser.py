@@ -11,6 +11,8 @@ import snapkv
 from .browsing import Person, picture
 from .served import WAIT_S, Served
 
+pytestmark = pytest.mark.slow
+
 CART = "deployments/shop/cart.json"
 NOW = "2026-09-28T12:00:00Z"
 

@@ -12,6 +12,8 @@ from snapkv.location import open_engine
 from .browsing import Person
 from .served import Served
 
+pytestmark = pytest.mark.long
+
 PREFIX = "/git/"
 HOME = Layout("default").ts
 CART = "deployments/shop/cart.json"

@@ -9,7 +9,7 @@ import pytest
 
 from .served import Served
 
-pytestmark = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["lmdb"], indirect=True)]
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from snapkv.ui.source import Source
 from .browsing import Person
 from .served import Served
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("typed", "meant"),

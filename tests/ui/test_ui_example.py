@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from etcd_server.programs import etcd_binary
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/kubernetes/investigate.py"
 TIMEOUT_S = 240

@@ -18,6 +18,8 @@ from snapkv.web import Login
 from .fleets import ANSWER, NOBODY, made_shop
 from .served import WAIT_S, FleetServed, crawled
 
+pytestmark = pytest.mark.slow
+
 SEED = random.randrange(1 << 32)
 AWAY = ["away"]
 

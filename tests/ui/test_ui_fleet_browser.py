@@ -10,6 +10,8 @@ from .browsing import Person, picture
 from .fleets import made_shop
 from .served import FleetServed
 
+pytestmark = pytest.mark.long
+
 SEED = random.randrange(1 << 32)
 
 

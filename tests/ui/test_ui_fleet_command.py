@@ -15,6 +15,8 @@ from snapkv.ui import FleetSite
 
 from .served import WAIT_S, FleetServed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def file(tmp_path):

@@ -7,6 +7,8 @@ import snapkv
 from .browsing import Person
 from .served import Served
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(tmp_path):

@@ -16,6 +16,8 @@ from snapkv.ui.source import Source
 
 from .served import WAIT_S, Served
 
+pytestmark = pytest.mark.slow
+
 FOLLOWERS = 50
 
 

@@ -11,6 +11,8 @@ from snapkv.web import Login
 
 from .served import WAIT_S, Page, Served
 
+pytestmark = pytest.mark.slow
+
 LOGIN = Login("ann", "secret")
 
 

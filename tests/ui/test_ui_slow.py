@@ -9,6 +9,8 @@ from snapkv.ui import differences
 
 from .served import Served
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = 6
 
 

@@ -7,6 +7,8 @@ import snapkv
 from .browsing import Person
 from .served import Served
 
+pytestmark = pytest.mark.slow
+
 WIDTH = 375
 
 

@@ -24,6 +24,8 @@ from snapkv.ui.versions import versions_back
 from .histories import KEYS, plenty, write
 from .served import Served, crawled
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 12
 
 

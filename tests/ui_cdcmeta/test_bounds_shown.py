@@ -9,6 +9,8 @@ from cdcmeta import ChangesDB
 from cdcmeta.ui import views
 from snapkv.ui.pages import PAGE_BYTES_MAX
 
+pytestmark = pytest.mark.long
+
 LARGE = {
     "one line": {"text": "<\x01" * 200_000},
     "lines": {"text": list(range(50_000))},

@@ -14,6 +14,8 @@ from snapkv import ManualClock
 
 from .filling import MINUTE_MS, PLAIN, Filled
 
+pytestmark = pytest.mark.long
+
 PICTURES = os.environ.get("SNAPKV_PICTURES")
 """A folder for the screenshots of docs/ui.md; without it they are made, but not kept."""
 START_MS = 1_790_000_000_000

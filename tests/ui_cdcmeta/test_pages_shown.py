@@ -22,6 +22,8 @@ from snapkv.ui.text import as_json
 
 from .filling import EVIL, SCRIPT, Filled
 
+pytestmark = pytest.mark.slow
+
 CRAWLED_MAX = 120
 LABELS = ("Databases", "Generations", "Changefeeds")
 

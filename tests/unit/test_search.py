@@ -21,6 +21,8 @@ from snapkv.timeline.search import (
     search_blocks,
 )
 
+pytestmark = pytest.mark.slow
+
 FIELDS = (TIMESTAMP, REVISION, ORDINAL)
 
 

@@ -9,6 +9,8 @@ from snapkv.web import ELSEWHERE, USER, Cookies, HostCheck, LoginCheck
 
 from .conftest import LOGIN
 
+pytestmark = pytest.mark.slow
+
 AUTH = (LOGIN.user, LOGIN.password)
 NAVIGATION = {"Sec-Fetch-Mode": "navigate"}
 

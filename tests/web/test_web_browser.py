@@ -14,6 +14,8 @@ from snapkv.web.pages import FOREIGN
 
 from .conftest import LOGIN
 
+pytestmark = pytest.mark.slow
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ANSWER_MS = 30_000
 PAGE = """<!doctype html><title>served</title><link rel="stylesheet" href="/look.css">

@@ -13,6 +13,8 @@ from snapkv.web import HOST, Limits
 
 from .conftest import WAIT_S, until
 
+pytestmark = pytest.mark.slow
+
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 
 

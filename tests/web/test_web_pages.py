@@ -12,6 +12,8 @@ from snapkv.web.pages import FOREIGN, FORM_BYTES_MAX, STALE
 
 from .conftest import LOGIN
 
+pytestmark = pytest.mark.slow
+
 AUTH = (LOGIN.user, LOGIN.password)
 ELSEWHERE = [
     {"Sec-Fetch-Site": "cross-site"},

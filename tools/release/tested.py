@@ -37,7 +37,7 @@ def check_tests(
         constraints.write_text("".join(f"{name}=={v}\n" for name, v in sorted(kept.items())))
         made.uv_install(tools_of(project), NEWEST, sorted(kept.keys() - FROM_SOURCE), constraints)
         jobs = min(JOBS_MAX, os.cpu_count() or 1)
-        options = ("--fast", "--quiet", f"-n{jobs}", "--dist=loadgroup", "-pno:cacheprovider")
+        options = ("--speed=fast", "--quiet", f"-n{jobs}", "--dist=loadgroup", "-pno:cacheprovider")
         folders = [f"tests/{name}" for name in FOLDERS]
         made.run(
             *("-m", "pytest", *options, "-Wignore::DeprecationWarning", *folders),
