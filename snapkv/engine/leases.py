@@ -1,6 +1,6 @@
 """Leases of embedded engines: valid ttls and ids, and the lease table of the memory engine.
 
-Times are of `clock.uptime_ns`, which setting the wall clock does not change. A lease is alive
+Times are of `waiting.uptime_ns`, which setting the wall clock does not change. A lease is alive
 before its due time and has ended from that moment on, even if no call has noticed yet.
 """
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from store.wrapping import Exchangeable, Reopening
 
-import snapkv.reading.observed
+import snapkv.store.observe
 import snapkv.store.open
 from snapkv.base.waiting import bounded, monotonic
 from snapkv.errors import EngineUnavailableError
@@ -40,7 +40,7 @@ class Servers:
             self._own.passed = False
 
     def patch(self, monkeypatch) -> None:
-        for module in (snapkv.store.open, snapkv.reading.observed):
+        for module in (snapkv.store.open, snapkv.store.observe):
             monkeypatch.setattr(module, "open_engine", self.opened)
 
     def opened(self, url, **rest):

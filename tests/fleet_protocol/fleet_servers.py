@@ -15,7 +15,8 @@ from protocol_remote import Journal, Network, Remote, interrupt_before
 from sortedcontainers import SortedDict
 
 import snapkv
-from snapkv import clock, location
+from snapkv import location
+from snapkv.base import waiting
 from snapkv.engine.contract import KeyValue, Pairs, Range, ReadResult, Txn, TxnResult, WatchBatch
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import StoreClosedError
@@ -267,7 +268,7 @@ def one_thread() -> Iterator[StillTime]:
         patch.setitem(location._ENGINES, "remote", (_open_engine, ()))
         patch.setattr(follower, "threading", FollowerThreads)
         patch.setattr(Members, "_threads", lambda self: OneByOne())
-        for module in _modules_with(clock.monotonic):
+        for module in _modules_with(waiting.monotonic):
             patch.setattr(module, "monotonic", time.monotonic)
         yield time
     protocol_remote._networks.clear()

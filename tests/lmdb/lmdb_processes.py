@@ -22,7 +22,7 @@ SECONDS_MAX = 40.0
 
 PRELUDE = """
 import gc, os, signal, sys, threading, warnings
-from snapkv.clock import monotonic, pause
+from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import *
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.engine.errors import OutcomeUnknown, Refused

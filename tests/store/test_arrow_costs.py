@@ -3,7 +3,7 @@
 import pytest
 
 import snapkv.reading.commit_times
-import snapkv.reading.observed
+import snapkv.store.observe
 from snapkv.location import open_engine
 from snapkv.reading import arrow, tables
 from snapkv.reading.commit_times import CommitTimes
@@ -112,7 +112,7 @@ def test_what_is_observed_costs_one_watch_more(opened, place, clock, monkeypatch
         engines.append(Counting(open_engine(url, **rest)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.reading.observed, "open_engine", counted)
+    monkeypatch.setattr(snapkv.store.observe, "open_engine", counted)
     options = place.kind.options | {"clock": clock, "ring_slots": 16}
     with observe(place.url, prefix="default/data/", **options) as observed:
         (engine,) = engines

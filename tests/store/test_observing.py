@@ -6,7 +6,7 @@ import pytest
 from cases import cases
 from sampling import fewer_on_etcd
 
-import snapkv.reading.observed
+import snapkv.store.observe
 from snapkv import CompactedError, Difference, Entry, KeyNotFoundError, format_time, pack
 from snapkv.engine.contract import Put
 from snapkv.errors import (
@@ -457,7 +457,7 @@ def test_what_it_costs(cluster, three, monkeypatch):
         engines.append(Counting(snapkv.location.open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.reading.observed, "open_engine", opened)
+    monkeypatch.setattr(snapkv.store.observe, "open_engine", opened)
     observed = cluster.observe()
     (engine,) = engines
     assert engine.calls == {"read": 1}

@@ -8,7 +8,7 @@ import pytest
 from etcd_server import eventually
 
 import snapkv.engine.replay
-import snapkv.reading.observed
+import snapkv.store.observe
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import (
     CompactedError,
@@ -40,7 +40,7 @@ def exchangeable_in(cluster, monkeypatch):
         engines.append(Wrapped(open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.reading.observed, "open_engine", opened)
+    monkeypatch.setattr(snapkv.store.observe, "open_engine", opened)
     observed, ticks = cluster.observe(), []
     for n in range(10):
         cluster.write(a=b"%d" % n)

@@ -2,8 +2,8 @@
 
 import pytest
 
-import snapkv.reading.observed
 import snapkv.reading.observed_watch
+import snapkv.store.observe
 from snapkv import CompactedError
 from snapkv.engine.contract import Delete, Put
 from snapkv.errors import (
@@ -67,7 +67,7 @@ def late(clock, tmp_path, monkeypatch):
         engines.append(Late(open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.reading.observed, "open_engine", opened)
+    monkeypatch.setattr(snapkv.store.observe, "open_engine", opened)
     with Place(ENGINES["memory"], tmp_path) as place:
         cluster = Cluster(place, clock)
         with cluster.observe().watch(since=0) as watch:

@@ -1,6 +1,6 @@
 """Leases in one transaction: their records, and whether one is due.
 
-Due times are of `clock.uptime_ns`, which all processes of the machine share, and are valid only
+Due times are of `waiting.uptime_ns`, which all processes of the machine share, and are valid only
 within one boot. The state record names that boot; a writer that finds another boot there restarts
 the time of every lease.
 """
