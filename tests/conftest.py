@@ -24,7 +24,7 @@ from etcd_server import (
 from hypothesis import HealthCheck, Phase, settings
 from object_server import close_shared_server
 from sampling import LEFT_ON_ETCD, LEFT_TO_SOAK, SOAK, left_on_etcd
-from speeds import ALL, FAST, LEFT_TO_ALL, LEFT_TO_LONG, MARKERS, SPEEDS, reason_to_leave
+from speeds import ALL, FAST, LEFT_TO_ALL, LEFT_TO_LONG, MARKERS, SPEEDS, TEST, reason_to_leave
 
 # Java compiles for long runs; tests end before that pays, and its compiler takes half their time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -91,7 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and (group := group_of(item)):
             item.add_marker(pytest.mark.xdist_group(group))
-    speed = ALL if is_asked_for(config) else config.getoption("speed")
+    speed = config.getoption("speed")
+    if is_asked_for(config) and speed == TEST:
+        speed = ALL
     reasons = {item: reason_to_leave(item, speed) or reason_to_leave_out(item) for item in items}
     if not (SOAK or is_asked_for(config)):
         for item in left_on_etcd(items):
@@ -170,7 +172,7 @@ def pytest_terminal_summary(
         elif reason == LEFT_TO_ALL:
             why = "left to make test-all"
         elif reason == LEFT_TO_LONG:
-            why = "not now"
+            why = "run by make test"
         else:
             why = "left to make test" if speed == FAST else old
         terminalreporter.write_line(f"{number} deselected, {why}: {reason}")

@@ -1,8 +1,8 @@
-"""The speeds of a run: what `make test-fast` leaves to `make test`, and that to `make test-all`.
+"""The speeds of a run: `make test-fast`, `make test`, `make test-all`.
 
-A file or a test says itself how slow it is: `slow` is not in `make test-fast`, `long` in neither of
-both, `soak` (tests/sampling.py) in none of the three. `make test-all` is `make test` and then
-the long ones.
+A marker of a file or of a test says how slow it is. `make test-fast` leaves out tests that are
+`slow`, `long` or `soak`, `make test` those that are `long` or `soak`, `make test-all` only `soak`
+(tests/sampling.py). It is `make test`, and then the long ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MARKERS = (
     "long: takes minutes, or repeats at length what a shorter test shows; make test-all runs it",
 )
 LEFT_TO_ALL = "long ones"
-LEFT_TO_LONG = "tests that make test runs"
+LEFT_TO_LONG = "tests that are not long"
 
 
 def reason_to_leave(item: pytest.Item, speed: str) -> str:

@@ -17,7 +17,7 @@ from snapkv.ui.views import VIEWS
 
 from .served import FleetServed, Page, Served, crawled
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 KEY_CHARS = 450
@@ -117,6 +117,7 @@ def test_every_path_is_asked() -> None:
     assert ASKED.keys() == VIEWS.keys()
 
 
+@pytest.mark.long
 def test_every_answer_is_at_most_the_bound(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read, blamed = [0], [0]
 
@@ -153,6 +154,7 @@ def test_every_answer_is_at_most_the_bound(hostile: str, monkeypatch: pytest.Mon
             assert blamed[0] <= made * views.BLAMED_VERSIONS_BYTES_MAX, url[:200]
 
 
+@pytest.mark.long
 def test_every_page_that_a_link_leads_to_is_bounded(hostile: str) -> None:
     with snapkv.open(hostile) as store, patient(store, writable=True) as served:
         for page in crawled(served, f"/commit?at=rev:{MANY_AT}", 12):

@@ -9,7 +9,7 @@ from cdcmeta import ChangesDB
 from cdcmeta.ui import views
 from snapkv.ui.pages import PAGE_BYTES_MAX
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 LARGE = {
     "one line": {"text": "<\x01" * 200_000},
