@@ -4,7 +4,7 @@
     python -m tools.surface --check    prints what differs; exit code 1 if something does
 
 A test compares the files with the code, so a change of the surface is a change of a file, which a
-reviewer sees, and which needs a line in CHANGELOG.md. Each file is one part:
+reviewer sees; write a line of CHANGELOG.md, too. Each file is one part:
 
     names.txt      public names with their signatures, attributes and builtin bases
     commands.txt   commands of both command lines: arguments, options, help
@@ -173,8 +173,8 @@ def _param(param: Any) -> str:
         *([f"env {param.envvar}"] if param.envvar else []),
         *([] if callable(param.default) or not _is_shown(param) else [f"default {param.default}"]),
     ]
-    told = " ".join((getattr(param, "help", None) or "").split())
-    return f"{names}{kind}{''.join(f' [{each}]' for each in notes)}{f'  {told}' if told else ''}"
+    help_text = " ".join((getattr(param, "help", None) or "").split())
+    return f"{names}{kind}{''.join(f' [{each}]' for each in notes)}{help_text and f'  {help_text}'}"
 
 
 def _is_shown(param: Any) -> bool:

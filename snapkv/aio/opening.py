@@ -16,7 +16,7 @@ from snapkv.aio.typed_store import TypedStore
 from snapkv.codecs import Codec
 from snapkv.location import scheme_of
 from snapkv.model import K, V
-from snapkv.store import observe as _observing
+from snapkv.store import observe as _observe
 from snapkv.store import open as _open
 
 
@@ -63,7 +63,7 @@ def observe(url: str, *, prefix: K, **options: Any) -> Opening[Observed[K]]:
 
     async def begin() -> Observed[K]:
         runner = await runner_for(url, options)
-        call = partial(_observing.observe, url, prefix=prefix, **options)
+        call = partial(_observe.observe, url, prefix=prefix, **options)
         return Observed(runner, await opened(runner, call))
 
     return Opening(begin())

@@ -91,5 +91,5 @@ def halves() -> Iterator[str]:
 def test_no_noun_gets_a_second_home(kind: str) -> None:
     found = {line for line in (*twice(), *small(), *halves()) if line.split()[0] == kind}
     listed = {line for line in LISTED if line.split()[0] == kind}
-    assert sorted(found - listed) == [], "has a home already, or is a part of a noun next door"
+    assert sorted(found - listed) == [], "put it into the module it belongs to, or rename it"
     assert sorted(listed - found) == [], "is mended: remove the line"
