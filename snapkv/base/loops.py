@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import types
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from contextvars import Context, copy_context
 from types import TracebackType
@@ -130,11 +131,26 @@ class GreenletRuntime:
         trace. It begins later, also in a loop that begins its tasks at once
         (`asyncio.eager_task_factory`): in this greenlet it could not wait.
         """
-        work = self.run(target)
+        work = self._begun(target)
+        work.send(None)
         task = asyncio.Task(work, loop=self.loop, name=name, context=Context())
         self._works.add(task)
         task.add_done_callback(self._works.discard)
         return LoopWork(self, task)
+
+    async def _begun(self, target: Callable[[], object]) -> None:
+        """Run a function. It begins even if its task is cancelled before the task's first step.
+
+        Then its first wait raises `CancelledError`, so that it reports its end: asyncio would
+        not enter the coroutine.
+        """
+        try:
+            await _step()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        await self.run(target)
 
     def join(self, thread: threading.Thread, timeout: float) -> None:
         """Wait for a thread."""
@@ -145,6 +161,11 @@ class GreenletRuntime:
     def pause(self, seconds: float) -> None:
         """Wait for some seconds."""
         self.wait_for(asyncio.sleep(seconds))
+
+
+@types.coroutine
+def _step() -> Generator[None, None, None]:
+    yield
 
 
 def _expire(future: asyncio.Future[bool]) -> None:

@@ -201,12 +201,17 @@ def test_the_last_watch_ends_that_of_the_engine(opened, monkeypatch):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("place", ["etcd"], indirect=True)
-def test_watches_report_that_all_tasks_were_cancelled(opened):
+def test_watches_report_that_all_tasks_were_cancelled(opened, begun):
+    """Also tasks that asyncio has not begun."""
+
     async def main():
         async with opened() as store:
             watch = await store.watch("a")
-            assert await watch.next(0.01) is None
+            if begun:
+                await store.save("a", b"0")
+                assert keys_of(await watch.next(WAIT_S)) == ["a"]
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
             with pytest.raises(snapkv.errors.EngineUnavailableError, match="CancelledError"):
