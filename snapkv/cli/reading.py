@@ -60,11 +60,14 @@ def get(options: StoreOptions, rendering: Rendering, key: KeyArgument, at: AtOpt
     with options.readable() as kv:
         when = settled(kv, when)
         view, name = with_long_keys(kv, key)
-        if out.format == "text":
-            write_value(view.load(name, when), renderer)
-            return
-        snapshot = view.at(when)
-        entry = snapshot.entry(name)
+        try:
+            if out.format == "text":
+                write_value(view.load(name, when), renderer)
+                return
+            snapshot = view.at(when)
+            entry = snapshot.entry(name)
+        except KeyNotFoundError as e:  # of a long key, it has the short one
+            raise KeyNotFoundError(key, e.timestamp, reason=e.reason) from None
     out.record(entry_fields(key, entry, snapshot.timestamp, snapshot.final, renderer))
 
 

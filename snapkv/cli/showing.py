@@ -62,8 +62,10 @@ def show(
         for one in shown:
             out.record({}, *one.columns, lines=one.lines)
         if out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
-            spaces = "" if found.is_tick else ", or only keys of spaces"
-            out.record({}, (f"(it changed no keys{spaces})", "dim"))
+            below = f" below {prefix!r}" if prefix else ""
+            has_spaces = isinstance(kv, SnapshotKV) and not (prefix or found.is_tick)
+            spaces = ", or only keys of spaces" if has_spaces else ""
+            out.record({}, (f"(it changed no keys{below}{spaces})", "dim"))
         renderer.finish(out)
     renderer.tell_ignored()
 

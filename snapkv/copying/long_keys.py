@@ -14,7 +14,7 @@ import hashlib
 from typing import Any
 
 from snapkv.engine.contract import Engine, Put, Txn
-from snapkv.errors import CommitTooLargeError, InvalidKeyError, ReadOnlyError
+from snapkv.errors import CommitTooLargeError, InvalidKeyError
 from snapkv.layout import Layout
 from snapkv.reading.view import KeyspaceReads
 from snapkv.store.store import SnapshotKV
@@ -37,21 +37,25 @@ def short_key(stored_name: bytes) -> bytes:
 
 def is_long(engine: Engine, key: bytes) -> bool:
     """Return whether a stored key is longer than an engine takes."""
-    if 2 * len(key) <= engine.limits.key_bytes:  # lmdb counts zero bytes twice
-        return False
-    try:
-        engine.check_limits(Txn(success=(Put(key, b""),)))
-    except (InvalidKeyError, CommitTooLargeError):
-        return True
-    except ReadOnlyError:  # an archive keeps keys of any length
-        return False
+    if 2 * len(key) > engine.limits.key_bytes:  # lmdb counts zero bytes twice
+        try:
+            engine.check_limits(Txn(success=(Put(key, b""),)))
+        except (InvalidKeyError, CommitTooLargeError):
+            return True
     return False
 
 
 def with_long_keys(kv: KeyspaceReads[str], key: str) -> tuple[Any, str | bytes]:
-    """Return the view that has a key, and the key there: `long-keys` for one that is too long."""
-    if isinstance(kv, SnapshotKV) and is_long(kv.reader.engine, kv.keyspace.encode(key)):
-        return kv.space(LONG_KEYS), short_key(b"data/" + key.encode())
+    """Return the view that has a key, and the key there: `long-keys` if a record ever had it there.
+
+    Copies of such a record have it there, too, even if their engine takes longer keys. One more
+    read for a key of more than 128 bytes.
+    """
+    stored = kv.keyspace.encode(key)
+    if isinstance(kv, SnapshotKV) and len(stored) > BEGINNING_BYTES:
+        short = short_key(b"data/" + stored.removeprefix(kv.keyspace.prefix))
+        if next(iter(kv.space(LONG_KEY_NAMES).history(short)), None) is not None:
+            return kv.space(LONG_KEYS), short
     return kv, key
 
 

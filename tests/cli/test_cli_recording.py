@@ -330,16 +330,20 @@ def test_commands_read_keys_that_are_too_long_for_the_record(cli: Cli) -> None:
         source.save(name, b'{"a": 1}')
         source.save(name, b'{"a": 2, "b": 3}')
         snapkv.record("memory:long", into="lmdb:./long").catch_up()
+        snapkv.record("lmdb:./long", into="./archived").catch_up()
+        source.remove(name)
+        snapkv.record("memory:long", into="lmdb:./long").catch_up()
+    for copy in (("--store", "lmdb:./long", "--at", "rev:6"), ("--store", "archive:./archived")):
+        assert cli.ok("get", name, *copy).out == '{"a": 2, "b": 3}'
+        blamed = [line.split("  ")[-1] for line in cli.ok("blame", name, *copy).lines]
+        assert blamed == ["a: 2", "b: 3"]
+    for copy in (("--store", "lmdb:./long"), ("--store", "archive:./archived")):
+        values = [found["value"] for found in cli.ok("history", name, "--json", *copy).json]
+        assert [value for value in values if value] == ['{"a": 2, "b": 3}', '{"a": 1}']
     copy = ("--store", "lmdb:./long")
-    assert cli.ok("get", name, *copy).out == '{"a": 2, "b": 3}'
-    assert [found["value"] for found in cli.ok("history", name, "--json", *copy).json] == [
-        '{"a": 2, "b": 3}',
-        '{"a": 1}',
-    ]
-    assert [line.split("  ")[-1] for line in cli.ok("blame", name, *copy).lines] == [
-        "a: 2",
-        "b: 3",
-    ]
     assert cli.ok("show", *copy).lines[-1] == "(it changed no keys, or only keys of spaces)"
-    absent = cli("get", name + "x", *copy)
-    assert (absent.code, absent.err[:15]) == (1, "snapkv: no key ")
+    assert cli.ok("show", "--prefix", "/x", *copy).lines[-1] == "(it changed no keys below '/x')"
+    removed, never = cli("get", name, *copy), cli("get", name + "x", *copy)
+    assert (removed.code, removed.err) == (1, f"snapkv: no key {name!r}\n")
+    assert never.code == 2
+    assert "the engine accepts at most 501" in never.err
