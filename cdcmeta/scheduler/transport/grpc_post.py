@@ -40,8 +40,8 @@ from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.transport import addresses
 from cdcmeta.scheduler.transport.addresses import split_address
+from cdcmeta.scheduler.transport.backlog import Waiting, is_heartbeat
 from cdcmeta.scheduler.transport.peer import Peer
-from cdcmeta.scheduler.transport.waiting import Waiting, is_heartbeat
 from snapkv.base.waiting import monotonic, pause
 
 log = logging.getLogger("cdcmeta.scheduler")

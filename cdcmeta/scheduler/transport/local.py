@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cdcmeta.scheduler.protocol.messages import Envelope
-from cdcmeta.scheduler.transport.waiting import Waiting, is_heartbeat
+from cdcmeta.scheduler.transport.backlog import Waiting, is_heartbeat
 
 WAITING_MAX = 100_000
 """So many messages wait to be received, at most; the oldest heartbeats are lost first."""

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from cdcmeta.scheduler.transport.waiting import Waiting
+from cdcmeta.scheduler.transport.backlog import Waiting
 from snapkv.base.waiting import monotonic
 
 log = logging.getLogger("cdcmeta.scheduler")
