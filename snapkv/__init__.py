@@ -80,8 +80,8 @@ from snapkv.model import (
 )
 from snapkv.reading.observed import Observed
 from snapkv.reading.snapshot import Snapshot
+from snapkv.reading.typed import TypedWatch
 from snapkv.reading.typed_snapshot import TypedSnapshot
-from snapkv.reading.typed_watch import TypedWatch
 from snapkv.reading.watch import Watch
 from snapkv.store.health import Health
 from snapkv.store.observe import observe

@@ -229,7 +229,7 @@ def routes() -> Iterator[str]:
 def spark() -> Iterator[str]:
     """Yield options, schemas and error codes of the Spark formats, and SQL's table functions."""
     from cdcmeta.spark import options as documents
-    from cdcmeta.spark.shape import SCHEMA
+    from cdcmeta.spark.tasks import SCHEMA
     from snapkv.spark import functions, options, sink_options, source_options
     from snapkv.spark.schema import schema_of
 
@@ -245,7 +245,7 @@ def spark() -> Iterator[str]:
         yield f"schema of {view}: {_text_of(schema_of(options.parsed(raw)))}"
     yield f"schema of cdcmeta.changes: {_text_of(SCHEMA)}"
     yield from (f"SQL: {name}" for name in sorted(functions.FUNCTIONS))
-    for module in ("snapkv.spark.errors", "cdcmeta.spark.errors"):
+    for module in ("snapkv.spark.errors", "cdcmeta.spark.options"):
         codes = vars(importlib.import_module(module)).values()
         kept = {c for c in codes if isinstance(c, str) and re.fullmatch(r"(SNAPKV|CDCMETA)_\w+", c)}
         yield from (f"error [{code}]" for code in sorted(kept))

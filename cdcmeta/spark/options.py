@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cdcmeta.changes.database import checked_name
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.spark.errors import converted
+from cdcmeta.errors import CDCMetaError, DatabaseNotFoundError, InvalidSequenceError
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.source_options import (
@@ -22,6 +23,29 @@ from snapkv.spark.source_options import (
     zone_in,
 )
 from snapkv.spark.timing import is_exact, timestamp_of
+
+# --- error codes besides those of snapkv's format, which have the same meaning here ---
+
+DATABASE_NOT_FOUND = "CDCMETA_DATABASE_NOT_FOUND"
+DATABASE_MISMATCH = "CDCMETA_DATABASE_MISMATCH"
+DATABASE_RELOCATED = "CDCMETA_DATABASE_RELOCATED"
+INVALID_SEQUENCE = "CDCMETA_INVALID_SEQUENCE"
+
+
+@contextmanager
+def converted() -> Iterator[None]:
+    """Convert errors of cdcmeta to `SourceError`; `snapkv.spark` converts those of snapkv."""
+    try:
+        yield
+    except DatabaseNotFoundError as e:
+        raise SourceError(DATABASE_NOT_FOUND, f"{e} there at that moment") from e
+    except InvalidSequenceError as e:
+        raise SourceError(INVALID_SEQUENCE, str(e)) from e
+    except CDCMetaError as e:
+        raise SourceError(errors.INVALID_OPTION, str(e)) from e
+
+
+# --- options ---
 
 FORMAT = "cdcmeta.changes"
 KNOWN = (

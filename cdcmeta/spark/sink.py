@@ -22,9 +22,8 @@ from cdcmeta.changes.documents import Edit, Edited, edit_of, encoded
 from cdcmeta.changes.editing import Beside
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.errors import DatabaseExistsError, EditUnknownError
-from cdcmeta.spark.errors import converted
-from cdcmeta.spark.options import FORMAT, SEQUENCE
-from cdcmeta.spark.shape import SCHEMA
+from cdcmeta.spark.options import FORMAT, SEQUENCE, converted
+from cdcmeta.spark.tasks import SCHEMA
 from snapkv import Absent, AtRevision, CommitTimeoutError, CommitTooLargeError, ConflictError
 from snapkv.model import Guard
 from snapkv.spark import errors

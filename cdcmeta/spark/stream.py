@@ -10,11 +10,10 @@ from cdcmeta.changes.feed import Form
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.sequence import Sequence as Seq
 from cdcmeta.changes.state import State
-from cdcmeta.spark import errors as codes
+from cdcmeta.spark import options as codes
 from cdcmeta.spark.offset import Offset
 from cdcmeta.spark.options import FOR_BATCHES, Options
-from cdcmeta.spark.shape import Shape
-from cdcmeta.spark.tasks import cut, feed_of
+from cdcmeta.spark.tasks import Shape, cut, feed_of
 from snapkv.reading.reader import Reader
 from snapkv.spark.errors import ANEW, SourceError
 from snapkv.spark.limits import Limit

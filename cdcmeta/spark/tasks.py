@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+from pyspark.sql import types as T
+
 from cdcmeta.changes import layout
 from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.spark.errors import converted
-from cdcmeta.spark.options import Options
-from cdcmeta.spark.shape import CELLS
+from cdcmeta.spark.options import Options, converted
 from snapkv import Snapshot
 from snapkv.layout import Keyspace, Layout
 from snapkv.reading import arrow
@@ -24,7 +25,56 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.spans import Span
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.pinned import Commits
+from snapkv.spark.schema import arrow_schema, batch_of, mismatch
 from snapkv.spark.tasks import Columns, Task
+
+# --- converts changes to batches of exactly the schema that Spark expects ---
+
+SCHEMA = T.StructType(
+    [
+        T.StructField("seq", T.StringType()),
+        T.StructField("id", T.StringType()),
+        T.StructField("rev", T.StringType()),
+        T.StructField("revs", T.ArrayType(T.StringType())),
+        T.StructField("deleted", T.BooleanType()),
+        T.StructField("doc", T.StringType()),
+        T.StructField("_commit_timestamp", T.TimestampType()),
+    ]
+)
+COLUMNS = arrow_schema(SCHEMA)
+CELLS = pa.schema(
+    [
+        COLUMNS.field(name)
+        for name in ("id", "doc", "seq", "rev", "revs", "deleted", "_commit_timestamp")
+    ]
+)
+"""The same columns in the order of a row's cells: the one that may be large is second."""
+
+
+class Shape:
+    """The columns of a DataFrame: all of the feed's, or those that a schema names.
+
+    Raises `SourceError` for a schema with unknown columns.
+    """
+
+    def __init__(self, schema: T.StructType) -> None:
+        self.schema = arrow_schema(schema)
+        self.names = self.schema.names
+        for field in self.schema:
+            if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type:
+                raise mismatch(field, COLUMNS)
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether documents must be read."""
+        return "doc" in self.names
+
+    def batch(self, found: Arrays) -> pa.RecordBatch:
+        """Return columns as a batch of the schema. Raises `SourceError` for NULLs it forbids."""
+        return batch_of(found, self.schema)
+
+
+# --- tasks ---
 
 PIECE_ROWS = 4_000
 """How many rows of the feed make a range: each row may cost a document, too."""

@@ -10,11 +10,13 @@ from markupsafe import Markup
 from cdcmeta.scheduler.runtime import Changefeeds
 from cdcmeta.scheduler.runtime.changefeeds import check_table
 from cdcmeta.ui.changefeeds import TABLES_MAX, Feed, feed_at, list_clusters
-from cdcmeta.ui.lane_picture import Bar, Span, lane_picture
 from cdcmeta.ui.lanes import lanes
 from cdcmeta.ui.past import Moves, moves_back
 from cdcmeta.ui.requests import (
+    Bar,
+    Span,
     command,
+    lane_picture,
     live_or_past,
     needed,
     span_of,

@@ -5,8 +5,17 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from cdcmeta.ui.generations import GENERATIONS_MAX, GenerationRow, list_logs, log_at
-from cdcmeta.ui.lane_picture import Bar, Span, lane_picture
-from cdcmeta.ui.requests import command, integer, needed, span_of, store_of, time_of_moment
+from cdcmeta.ui.requests import (
+    Bar,
+    Span,
+    command,
+    integer,
+    lane_picture,
+    needed,
+    span_of,
+    store_of,
+    time_of_moment,
+)
 from cdcmeta.ui.ring_picture import ring_picture
 from cdcmeta.ui.rings import RANGES_MAX, ring_at
 from cdcmeta.ui.svg import printed

@@ -13,13 +13,10 @@ A store belongs to the loop in which it was opened, and to its process: open it 
 from snapkv.aio.coordination import Election, Leaders, Session
 from snapkv.aio.live import LeasedKey, Live, LiveWatch
 from snapkv.aio.observed import Observed
-from snapkv.aio.opening import observe, open
+from snapkv.aio.opening import TypedStore, observe, open
 from snapkv.aio.snapshot import Snapshot
 from snapkv.aio.store import SnapshotKV, Space
-from snapkv.aio.typed import TypedView
-from snapkv.aio.typed_snapshot import TypedSnapshot
-from snapkv.aio.typed_store import TypedStore
-from snapkv.aio.typed_watch import TypedWatch
+from snapkv.aio.typed import TypedSnapshot, TypedView, TypedWatch
 from snapkv.aio.watch import Watch
 
 __all__ = [

@@ -6,18 +6,46 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from snapkv.aio.observed import Observed
-from snapkv.aio.resources import C, Opening, made
+from snapkv.aio.resources import AsyncClosing, C, Opening, made
 from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
 from snapkv.aio.store import SnapshotKV
-from snapkv.aio.typed_store import TypedStore
+from snapkv.aio.typed import TypedView
 from snapkv.codecs import Codec
 from snapkv.location import scheme_of
 from snapkv.model import K, V
 from snapkv.store import observe as _observe
 from snapkv.store import open as _open
+
+# --- a store that is opened with a codec, awaited ---
+
+if TYPE_CHECKING:
+    from snapkv.store.typed_store import TypedStore as SyncTypedStore
+
+
+class TypedStore(TypedView[str, V], AsyncClosing):
+    """A store that was opened with a codec: `snapkv.TypedStore`, awaited.
+
+    `store` is the store with its bytes, and with all that is not about values. Opened by
+    `snapkv.aio.open(codec=...)`.
+    """
+
+    def __init__(self, runner: Runner, typed: SyncTypedStore[V]) -> None:
+        self.store = SnapshotKV(runner, typed.store)
+        super().__init__(runner, self.store, typed)
+        self._typed: SyncTypedStore[V] = typed
+
+    def __repr__(self) -> str:
+        return f"<aio {repr(self._typed)[1:]}"
+
+    async def aclose(self) -> None:
+        """Close the store, in about a second; tasks that wait raise `StoreClosedError`."""
+        await self.store.aclose()
+
+
+# --- opening ---
 
 
 @overload

@@ -18,9 +18,9 @@ from snapkv.base.files import FILE_MODE, FilePath
 from snapkv.codecs import Codec
 from snapkv.coordination.session import TTL_S
 from snapkv.model import Build, Commit, Compaction, Guard, Scalar, SpaceOps, Stamp, V
-from snapkv.store.additions import Addition
 from snapkv.store.health import HEALTH_TIMEOUT_S, Health
 from snapkv.store.stats import Stats
+from snapkv.store.writes import Addition
 from snapkv.times import When
 
 if TYPE_CHECKING:

@@ -2,18 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Generic, Self
 
 from snapkv.aio.reads import Reads
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
-from snapkv.aio.typed_snapshot import TypedSnapshot
-from snapkv.aio.typed_watch import TypedWatch
+from snapkv.aio.snapshot import Snapshot, SnapshotReads
 from snapkv.aio.updating import Updates
+from snapkv.aio.watch import Watch
 from snapkv.codecs import Codec
-from snapkv.model import Commit, Guard, K, Scalar, V
+from snapkv.errors import InvalidTypeError
+from snapkv.model import Changes, Commit, Difference, Guard, K, Scalar, V
 from snapkv.reading.decoding import Decoding
+from snapkv.reading.typed import decoded
 from snapkv.times import When
+
+# --- a watch whose values a codec decodes, as an asynchronous iterator ---
+
+
+class TypedWatch(AsyncClosing, Generic[K, V]):
+    """A watch whose values a codec decodes; `raw` is the one of bytes.
+
+    It shares the watch of the engine with all watches of these keys. If a value cannot be decoded,
+    the iteration or `next` raises `DecodeError`; the next call continues after that commit.
+    """
+
+    def __init__(self, raw: Watch[K], decoding: Decoding[V]) -> None:
+        self.raw: Watch[K] = raw
+        self._decoding: Decoding[V] = decoding
+
+    @property
+    def prefix(self) -> K | None:
+        """The prefix of the keys; None: all."""
+        return self.raw.prefix
+
+    @property
+    def timestamp(self) -> int:
+        """The timestamp of the newest commit seen, matching or not."""
+        return self.raw.timestamp
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self._begun().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._begun()
+
+    async def _begun(self) -> Self:
+        await self.raw
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Changes[K, V]:
+        return decoded(await anext(self.raw), self._decoding)
+
+    async def next(self, timeout: float | None = None) -> Changes[K, V] | None:
+        """Return the next commit's changes; None if `timeout` seconds bring none."""
+        found = await self.raw.next(timeout)
+        return None if found is None else decoded(found, self._decoding)
+
+    async def aclose(self) -> None:
+        """End the watch; a task that waits in it ends its iteration. May be repeated."""
+        await self.raw.aclose()
+
+
+# --- typed ---
+
+# --- a snapshot whose values a codec decodes, with awaited reads ---
+
+
+class TypedSnapshot(SnapshotReads[K, V]):
+    """A snapshot whose values a codec decodes: `snapkv.TypedSnapshot` with awaited reads."""
+
+    @property
+    def raw(self) -> Snapshot[K]:
+        """The same moment with its bytes."""
+        return Snapshot(self._runner, self._reads.raw)
+
+    def diff(
+        self, other: TypedSnapshot[K, V], prefix: K | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[Difference[K, V]]:
+        """Yield the differences from this snapshot to `other`, in key order."""
+        if not isinstance(other, TypedSnapshot):
+            raise InvalidTypeError(f"diff needs a snapshot of the same view, not {other!r:.80}")
+        return self._steps(self._reads.diff, other._reads, prefix, timeout=timeout)
+
+
+# --- typed ---
 
 if TYPE_CHECKING:
     from snapkv.store.typed import TypedView as SyncTypedView

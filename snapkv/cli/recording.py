@@ -11,12 +11,11 @@ import typer
 from snapkv.cli.exits import CommandError, message_of
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.interrupts import sigterm_as_interrupt
-from snapkv.cli.metering import MetricsOption, metrics_served
 from snapkv.cli.options import StoreOptions, takes, warnings_shown
 from snapkv.cli.output import Output
 from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
-from snapkv.cli.ticker import Stop
+from snapkv.cli.ticker import MetricsOption, Stop, metrics_served
 from snapkv.clock import SystemClock
 from snapkv.copying.record import record as recorder_of
 from snapkv.copying.status import RecordStatus

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Annotated, Any
@@ -16,14 +16,44 @@ import typer
 from snapkv.base.waiting import monotonic
 from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
-from snapkv.cli.metering import MetricsOption, metrics_served
 from snapkv.cli.options import CountOption, StoreOptions, takes
 from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
 from snapkv.errors import SnapKVError
+from snapkv.hooks import Hooks
 from snapkv.model import Commit
 from snapkv.store.store import SnapshotKV
 from snapkv.times import duration_ms
+
+# --- the option --metrics of commands that run for long ---
+
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus at this address, without a login.",
+    ),
+]
+
+
+@contextmanager
+def metrics_served(address: str | None) -> Iterator[Hooks | None]:
+    """Yield hooks whose metrics are served at an address; None without one.
+
+    Raises `MissingExtraError` without the extra `metrics`, `InvalidOptionError`.
+    """
+    if address is None:
+        yield None
+        return
+    from snapkv.metrics import Metrics, metrics_server
+
+    with metrics_server(address) as served:
+        tell(f"snapkv: metrics at {served.url}")
+        yield Metrics(served.registry)
+
+
+# --- ticker ---
 
 PERIOD_MS_MIN = 100
 WAIT_S_MAX = 3_600.0

@@ -14,12 +14,11 @@ from snapkv.base.files import FILE_MODE, descriptor_of
 from snapkv.base.files import readable as readable_file
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.inputs import standard_input
 from snapkv.cli.interrupts import sigterm_as_interrupt
 from snapkv.cli.moments import moment, settled, start
 from snapkv.cli.options import AtOption, ModeOption, StoreOptions, YesOption, file_mode, takes
 from snapkv.cli.progress import counting, working
-from snapkv.cli.questions import confirm, confirm_found
+from snapkv.cli.questions import confirm, confirm_found, standard_input
 from snapkv.cli.terminal import tell
 from snapkv.errors import NotObservedError, StoreNotEmptyError, StoreNotFoundError
 from snapkv.store.dump import verified

@@ -13,11 +13,10 @@ from snapkv.base.text import LongerNames
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
-from snapkv.cli.inputs import standard_input
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.options import StoreOptions, YesOption, takes
 from snapkv.cli.output import Output
-from snapkv.cli.questions import confirm_found
+from snapkv.cli.questions import confirm_found, standard_input
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell, tell_longer_names, tell_warning
 from snapkv.errors import InvalidTimeError, KeyNotFoundError

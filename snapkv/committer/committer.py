@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from weakref import ref
 
+from snapkv.base.concurrency import here
 from snapkv.base.waiting import monotonic, no_later_than, pause
-from snapkv.clock import HybridClock
+from snapkv.clock import HybridClock, Unmarked
 from snapkv.committer.backoff import Backoff
-from snapkv.committer.catching_up import catch_up
-from snapkv.committer.counts import CommitCounts
 from snapkv.committer.group import EmptyGroupError, GroupBuilder
 from snapkv.committer.operations import Check
 from snapkv.committer.outcomes import (
@@ -23,7 +24,7 @@ from snapkv.committer.outcomes import (
 )
 from snapkv.committer.pace import Pace
 from snapkv.committer.queue import Call, CommitQueue
-from snapkv.committer.recovery import Recovery, Undecided
+from snapkv.committer.recovery import CommitCounts, Recovery, Undecided
 from snapkv.committer.request import History, Request, SentRequest, Verdict, marks_of
 from snapkv.engine.contract import Engine, KeyValue, Txn, TxnResult
 from snapkv.engine.errors import OutcomeUnknown, Refused
@@ -39,6 +40,45 @@ from snapkv.errors import (
 from snapkv.hooks import Notifier
 from snapkv.layout import Layout, Mark, StampRecord, stamp_of
 from snapkv.model import Build, Commit, Ops, Stamp
+
+# --- the other stores of a process, whose timestamps a commit must exceed ---
+# A commit that depends on what was read from another store must have a larger timestamp. Almost
+# every read brings the timestamp along. A point read of the newest value does not: it may show a
+# commit whose timestamp this process has not seen. Then the other store's newest timestamp is read
+# before the commit is sent. For example, with stores a and b, and another process whose clock is
+# faster:
+#
+#     another process    a.save("k")         timestamp 30
+#     this process       a.load("k")         shows a revision above the newest mark known: unmarked
+#                        b.save("x")         reads the newest timestamp of a: 30; commits at 31
+#                        b.save("y")         commits at 32, as always without reading
+
+CATCH_UP_S = 1.0
+"""The most time that a commit spends on this, for all stores together."""
+
+
+def catch_up(unmarked: set[ref[Unmarked]], own: object, deadline: float) -> None:
+    """Read the newest timestamps of the stores that have shown more than is known of them.
+
+    Not that of `own`: the engine itself orders the commits of one store. Not those of stores whose
+    calls run in another place, because a loop cannot wait for them. If a store does not answer,
+    nothing is learned from it. Never raises for that: the commit is of another store.
+    """
+    until, place = min(deadline, monotonic() + CATCH_UP_S), here().place
+    for each in unmarked.copy():
+        store = each()
+        if store is None:
+            unmarked.discard(each)  # it was left open
+            continue
+        if store.tracker is own or store.place is not place:
+            continue
+        if monotonic() >= until:
+            break
+        with suppress(SnapKVError), no_later_than(until):
+            store.catch_up()
+
+
+# --- committer ---
 
 COMMIT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S_MAX = 60.0

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from snapkv.committer.intervals import Interval, covers, merge, overlap
-from snapkv.committer.operations import Operations, compile_operations, guards_max
+from snapkv.committer.operations import (
+    Interval,
+    Operations,
+    compile_operations,
+    covers,
+    guards_max,
+    merge,
+    overlap,
+)
 from snapkv.committer.queue import Call
 from snapkv.engine.contract import Engine, Txn
 from snapkv.engine.rules import OP_OVERHEAD_BYTES, blamed

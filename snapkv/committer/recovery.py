@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from snapkv.base.waiting import monotonic, no_later_than, pause, perf_counter
-from snapkv.committer.counts import CommitCounts
 from snapkv.committer.operations import Check
 from snapkv.committer.outcomes import error_of, unknown
 from snapkv.committer.request import History, SentRequest, Verdict, marks_of
@@ -30,6 +30,31 @@ from snapkv.errors import (
 from snapkv.hooks import FenceEvent, FenceOutcome, Notifier
 from snapkv.layout import Mark, StampRecord
 from snapkv.times import dated
+
+# --- what a committer has done since it was made ---
+
+
+@dataclass(slots=True)
+class CommitCounts:
+    """Counts of one committer. The leader changes them, or a thread that holds the queue's lock."""
+
+    commits: int = 0
+    """Calls that landed, without ticks."""
+    transactions: int = 0
+    """Transactions that landed; calls that share one count once."""
+    ticks: int = 0
+    """Ticks that succeeded, also by the timestamp of another commit."""
+    conflicts: int = 0
+    """Calls whose guards failed."""
+    lost_rounds: int = 0
+    """Transactions that were sent again because another process committed first."""
+    fences: int = 0
+    """Transactions without an answer whose outcome had to be found out by a fence."""
+    unknown_outcomes: int = 0
+    """Calls that ended with `CommitUnknownError`."""
+
+
+# --- recovery ---
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from snapkv.base.arguments import check_int, wrong_type
 from snapkv.base.lifecycle import renew_in_children
@@ -20,13 +20,54 @@ from snapkv.errors import (
     StoreClosedError,
     StoreRestoredError,
 )
-from snapkv.hooks import Notifier
+from snapkv.hooks import Notifier, WatchEvent
 from snapkv.layout import FormatRecord, Layout
-from snapkv.reading.deliveries import Deliveries
+from snapkv.model import Changes
 from snapkv.reading.metered import Meter
 from snapkv.reading.sources import Source
 from snapkv.timeline import RESTORES_MAX, RevisionPolicy, Timeline
-from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
+from snapkv.times import (
+    When,
+    is_likely,
+    is_number,
+    pack,
+    physical_ms,
+    resolve,
+    revision_of,
+    unlikely,
+)
+
+# --- counting what the watches of a store return, and how late that is ---
+
+
+class Deliveries:
+    """Counts of the commits and changes that watches returned; safe for threads."""
+
+    def __init__(self, clock: HybridClock, notify: Notifier | None) -> None:
+        self._clock, self._notify = clock, notify
+        self.commits = self.changes = 0
+        self.lag_s: float | None = None
+        """How old the newest commit was that a watch returned; None before the first one."""
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self._lock = threading.Lock()
+
+    def note(self, changes: Changes[Any]) -> None:
+        """Count the changes of a commit that a watch is about to return."""
+        timestamp, count = changes.commit.ts, len(changes.changes)
+        lag_s = max(0.0, (self._clock.now_ms() - physical_ms(timestamp)) / 1_000)
+        with self._lock:
+            self.commits += 1
+            self.changes += count
+            self.lag_s = lag_s
+        if self._notify is not None:
+            self._notify(WatchEvent(self._notify.store, timestamp, count, lag_s))
+
+
+# --- reader ---
 
 
 class Closable(Protocol):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from snapkv.base.arguments import check_seconds
-from snapkv.base.concurrency import here
+from snapkv.base.concurrency import Lock, here
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, perf_counter
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
 from snapkv.errors import (
@@ -20,9 +24,62 @@ from snapkv.errors import (
 from snapkv.hooks import CompactionEvent, FailoverEvent
 from snapkv.model import Build, Commit, Compaction
 from snapkv.reading.reader import Reader
-from snapkv.store.turns import Turns
 from snapkv.store.watermarks import slowest_watermark
 from snapkv.times import end_of_ms, format_time, physical_ms
+
+# --- turns: calls of one process that update one key try one after another ---
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """The turn at one key: a lock, and how many calls have it or wait for it.
+
+    The lock is held in waits, so it is one of the loop where the calls run in a loop.
+    """
+
+    lock: Lock = field(default_factory=lambda: here().lock())
+    calls: int = 0
+
+
+class Turns:
+    """Turns at keys.
+
+    A courtesy, which nothing relies on: a call that does not get its turn in time goes without.
+    So two calls that each have a turn and wait for that of the other go on after a while.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[bytes, _Turn] = {}
+        renew_in_children(self)
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def after_fork(self) -> None:
+        """Start anew in a child, which has none of the threads."""
+        self._lock, self._turns = threading.Lock(), {}
+
+    @contextmanager
+    def turn(self, key: bytes, seconds: float) -> Iterator[None]:
+        """Wait for the turn at a key, for some seconds at most, and have it in the block."""
+        with self._lock:
+            turn = self._turns.setdefault(key, _Turn())
+            turn.calls += 1
+        got = False
+        try:
+            got = turn.lock.acquire(timeout=seconds)
+            yield
+        finally:
+            if got:
+                turn.lock.release()
+            with self._lock:
+                turn.calls -= 1
+                if not turn.calls and self._turns.get(key) is turn:
+                    del self._turns[key]
+
+
+# --- core ---
 
 RETAIN_CHECK_MS_MAX = 60_000
 RETAIN_BATCHES = 2

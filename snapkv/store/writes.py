@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from snapkv.committer import listed, pairs
 from snapkv.errors import InvalidOptionError, InvalidTypeError
-from snapkv.model import Build, Commit, Guard, Ops, Scalar, Updated
+from snapkv.model import Build, Commit, Guard, Ops, Scalar, Stamp, Updated
 from snapkv.reading.view import View
-from snapkv.store.additions import Addition, building
 from snapkv.store.core import Core
 from snapkv.store.restoring import restored
 from snapkv.store.updating import TRIES, Trying, Update, of_value
 from snapkv.times import When
+
+# --- additions: keys and values that depend on the timestamp of their commit ---
+
+Addition = Callable[[int], tuple[str, bytes]]
+"""Takes the timestamp of its commit; returns a key and a value."""
+
+
+def building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
+    """Return operations as a function of the stamp that calls the additions."""
+    if not additions:
+        return lambda _: ops
+
+    def build(stamp: Stamp) -> Ops:
+        added = [_added(addition, stamp.ts) for addition in additions]
+        puts = [*pairs(ops.puts), *added]
+        return replace(ops, puts=puts)  # type: ignore[arg-type]
+
+    return build
+
+
+def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
+    if not callable(addition):
+        raise InvalidTypeError(f"an addition is a function, not {type(addition).__name__}")
+    pair = addition(ts)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise InvalidTypeError(f"an addition returns (key, value), not {pair!r}")
+    return pair
+
+
+# --- writes ---
 
 
 class Writes(View[str]):

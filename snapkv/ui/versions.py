@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from snapkv.engine.contract import Event, Range
 from snapkv.errors import CompactedError
 from snapkv.model import Version
-from snapkv.reading.backwards import WINDOW_REVISIONS, events_between, puts_back
-from snapkv.reading.history import stamped
+from snapkv.reading.history import WINDOW_REVISIONS, events_between, puts_back, stamped
 from snapkv.times import When
 from snapkv.ui.source import Budget, Source
 

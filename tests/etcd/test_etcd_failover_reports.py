@@ -9,7 +9,7 @@ from etcd_engines import Background, within
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
-from snapkv.engine.etcd import failover
+from snapkv.engine.etcd import connection as failover
 from snapkv.hooks import FailoverEvent
 from tests.store.noting import Noting
 

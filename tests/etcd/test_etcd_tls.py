@@ -14,7 +14,7 @@ import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.clock import SystemClock
 from snapkv.engine.errors import Refused
-from snapkv.engine.etcd.authorities import GRPC_VARIABLE, system_authorities
+from snapkv.engine.etcd.security import GRPC_VARIABLE, system_authorities
 from snapkv.errors import EngineUnavailableError
 
 pytestmark = pytest.mark.slow

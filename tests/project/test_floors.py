@@ -94,7 +94,7 @@ CLIENTS = {
     },
     "sortedcontainers": {
         "snapkv.engine.memory.engine",
-        "snapkv.timeline.anchors",
+        "snapkv.timeline.lookup",
         "cdcmeta.scheduler.core.policies",
     },
     "google": {"snapkv.engine.etcd", "snapkv.rendering.protobuf"},
@@ -123,7 +123,6 @@ CLIENTS = {
         "snapkv.engine.lmdb.columns",
         "snapkv.engine.lmdb.change_scan",
         "snapkv.timeline.arrays",
-        "snapkv.reading.marks",
         "snapkv.reading.change_tables",
         "snapkv.archive.verify",
         "snapkv.archive.whole",

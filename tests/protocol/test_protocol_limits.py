@@ -10,8 +10,7 @@ from protocol_remote import TS_KEY, Network, remote_scheme
 
 import snapkv
 from snapkv import Absent, CommitTooLargeError
-from snapkv.committer.intervals import covers, cut, merge, overlap
-from snapkv.committer.operations import compile_operations, nest
+from snapkv.committer.operations import compile_operations, covers, cut, merge, nest, overlap
 from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.engine.rules import op_bytes

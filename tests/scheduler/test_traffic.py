@@ -14,7 +14,7 @@ from cdcmeta.scheduler import (
     Send,
 )
 from cdcmeta.scheduler.agent import agent, table_state
-from cdcmeta.scheduler.owner.outbox import Outbox
+from cdcmeta.scheduler.owner.coordinator import Outbox
 from cdcmeta.scheduler.protocol.messages import Announce, DispatchTable, DispatchTableResponse
 
 from .cluster import TICK_US, SimCluster

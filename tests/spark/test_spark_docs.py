@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from cdcmeta.spark import errors as couch_codes
+from cdcmeta.spark import options as couch_codes
 from cdcmeta.spark import options as couch_options
 from cdcmeta.spark import sink as couch_sink
-from cdcmeta.spark.shape import SCHEMA
+from cdcmeta.spark.tasks import SCHEMA
 from snapkv.reading import arrow
 from snapkv.spark import api as frames
 from snapkv.spark import errors, functions, options, sink_options

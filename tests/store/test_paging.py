@@ -13,7 +13,7 @@ from snapkv.errors import (
     InvalidTimeError,
     InvalidTypeError,
 )
-from snapkv.reading import backwards
+from snapkv.reading import history as backwards
 from snapkv.timeline import paging
 from snapkv.timeline.paging import Listings
 

@@ -16,7 +16,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.store import updating
-from snapkv.store.turns import Turns
+from snapkv.store.core import Turns
 
 from .wrapping import Wrapped, wrap_engines
 

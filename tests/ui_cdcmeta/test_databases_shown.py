@@ -8,6 +8,8 @@ from cdcmeta import ChangesDB
 from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError, InvalidIdError
 from cdcmeta.ui import databases
 from cdcmeta.ui.databases import (
+    COLUMNS_MAX,
+    LANES_MAX,
     database_row,
     document,
     feed,
@@ -16,7 +18,6 @@ from cdcmeta.ui.databases import (
     list_databases,
     winner_body,
 )
-from cdcmeta.ui.revisions import COLUMNS_MAX, LANES_MAX
 from snapkv.errors import CompactedError
 
 ATTACKS = [

@@ -8,13 +8,13 @@ import pytest
 
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
+from cdcmeta.ui.databases import revision_tree
+from cdcmeta.ui.extra import tree_picture
 from cdcmeta.ui.generations import GenerationRow
-from cdcmeta.ui.lane_picture import HEIGHT, WIDTH, WIDTH_MIN, Bar, Span, lane_picture
-from cdcmeta.ui.revisions import revision_tree
+from cdcmeta.ui.requests import HEIGHT, WIDTH, WIDTH_MIN, Bar, Span, lane_picture
 from cdcmeta.ui.ring_picture import ARC_RADIUS, CENTRE, GAP, ring_picture
 from cdcmeta.ui.rings import ARCS_MAX, RING, Arc, KeyRow, RangeRow, Ring
 from cdcmeta.ui.svg import number, picture, printed, shape, text
-from cdcmeta.ui.tree_picture import tree_picture
 
 EVIL = '"><script>alert(1)</script>\u202e\0\n\udcff<!--'
 

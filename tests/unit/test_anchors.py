@@ -5,8 +5,8 @@ import random
 import pytest
 
 from snapkv.layout import Mark
-from snapkv.timeline import anchors as anchors_module
-from snapkv.timeline.anchors import Anchors
+from snapkv.timeline import lookup as anchors_module
+from snapkv.timeline.lookup import Anchors
 from unit.test_ring import marks
 
 

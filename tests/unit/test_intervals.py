@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapkv.committer.intervals import covers, cut, merge, overlap, point
+from snapkv.committer.operations import covers, cut, merge, overlap, point
 
 ALPHABET = (b"\0", b"a", b"b", b"\xff")
 KEYS = sorted(b"".join(word) for n in (1, 2, 3) for word in itertools.product(ALPHABET, repeat=n))

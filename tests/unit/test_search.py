@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapkv.layout import Mark
-from snapkv.timeline.anchors import Anchors
+from snapkv.timeline.lookup import Anchors
 from snapkv.timeline.search import (
     ORDINAL,
     PROBES_MAX,

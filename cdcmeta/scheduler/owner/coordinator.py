@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,14 +11,20 @@ from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.policies.facts import Facts
 from cdcmeta.scheduler.core.policies.order import SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
-from cdcmeta.scheduler.core.states import Rest, SetState, TableStatus
-from cdcmeta.scheduler.core.tasks import AddTable, MoveTable, Task
+from cdcmeta.scheduler.core.states import Rest, SetState, TableStatus, Token
+from cdcmeta.scheduler.core.tasks import (
+    AbandonTable,
+    AddRequest,
+    AddTable,
+    MoveTable,
+    RemoveTable,
+    Send,
+    Task,
+)
 from cdcmeta.scheduler.core.watermarks import ReportedProgress, Watermarks
 from cdcmeta.scheduler.owner.captures import CaptureManager, CaptureState
 from cdcmeta.scheduler.owner.cluster import Cluster, check_name, check_revision
-from cdcmeta.scheduler.owner.decisions import FOUND, PLACED, Decision, Reasons
 from cdcmeta.scheduler.owner.desired_tables import DesiredTables
-from cdcmeta.scheduler.owner.outbox import Outbox
 from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict, owner_accepts
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
@@ -31,6 +37,130 @@ from cdcmeta.scheduler.protocol.messages import (
     HeartbeatResponse,
     Sync,
 )
+
+# --- why tables have another primary: what an owner decided, for operators to read later ---
+
+FOUND, PLACED = "found", "placed"
+"""The reasons of decisions that have no other: a new owner found the table there, or it is new."""
+
+
+class Decision(NamedTuple):
+    """A table has another primary: the capture that replicates it, or None without one."""
+
+    table: str
+    capture: str | None
+    why: str
+    """Why it has no primary, or why this one was chosen."""
+
+
+class Reasons:
+    """Keeps why a table moves, until it has another primary."""
+
+    def __init__(self, replication: ReplicationManager) -> None:
+        self._replication = replication
+        self._why: dict[str, str] = {}
+
+    def lost(self, capture: str, tables: Iterable[str]) -> None:
+        """Note that a capture has ended, which was the primary of some tables."""
+        for table in tables:
+            self._why[table] = f"{capture} is gone"
+
+    def begun(self, task: Task, why: str) -> None:
+        """Note a task, and the reason of its plan."""
+        if isinstance(task, AddTable):
+            return  # what ended the last assignment is the reason
+        if isinstance(task, RemoveTable):
+            why = "not wanted"
+        elif isinstance(task, AbandonTable):
+            why = f"{task.capture} did not start it in time"
+        self._why[task.table] = why
+
+    def take(self, why: str) -> list[Decision]:
+        """Return the changes of primaries since the last call, by default because of `why`."""
+        decisions = []
+        for table, capture in self._replication.take_new_primaries().items():
+            if capture is not None:
+                decisions.append(Decision(table, capture, self._why.pop(table, why)))
+                continue
+            decisions.append(Decision(table, None, self._why.setdefault(table, self._end(table))))
+            if table not in self._replication.sets:
+                del self._why[table]
+        return decisions
+
+    def _end(self, table: str) -> str:
+        failed = self._replication.failures.tables.get(table)
+        if failed is not None and failed.captures:
+            return f"it failed on {failed.captures[-1]}"
+        return "it ended"
+
+
+# --- coordinator ---
+
+# --- the requests that an owner sends in a tick: few, however many reports ask for them ---
+
+
+class _Sent(NamedTuple):
+    """A request that was sent and may have been lost."""
+
+    token: Token
+    kind: str
+    at: int
+    pause_us: int
+    """How long it is not repeated."""
+
+
+class Outbox:
+    """Collects the requests of one tick, at most one for each table and capture.
+
+    Of several requests, the last with the newest token is sent. A request is repeated only if it
+    is still due after a pause, which doubles each time, from `Limits.heartbeat_every_us` to
+    `Limits.repeat_max_us`. So the number of requests does not depend on the number of reports that
+    ask for them. A request that is left out counts as lost: the capture's next report causes it
+    again.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._first_us = limits.heartbeat_every_us
+        self._max_us = max(limits.repeat_max_us, self._first_us)
+        self._waiting: dict[tuple[str, str], Send] = {}
+        self._sent: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
+        """In the order of sending; the oldest are forgotten after twice the longest pause."""
+
+    def put(self, sends: Iterable[Send]) -> None:
+        """Add requests. O(sends)."""
+        for send in sends:
+            key = send.capture, send.request.table
+            before = self._waiting.get(key)
+            if before is None or send.request.token >= before.request.token:
+                self._waiting[key] = send
+
+    def take(self, now: int) -> list[Send]:
+        """Return the requests to send now; `now` in microseconds. O(requests)."""
+        sent, waiting, self._waiting = self._sent, self._waiting, {}
+        while sent and next(iter(sent.values())).at + 2 * self._max_us < now:
+            sent.popitem(last=False)
+        return [send for key, send in waiting.items() if self._is_due(key, send, now)]
+
+    def _is_due(self, key: tuple[str, str], send: Send, now: int) -> bool:
+        token, kind = send.request.token, _kind(send)
+        before, pause_us = self._sent.get(key), self._first_us
+        if before is not None and (before.token, before.kind) == (token, kind):
+            if now < before.at + before.pause_us:
+                return False
+            pause_us = min(2 * before.pause_us, self._max_us)
+        self._sent[key] = _Sent(token, kind, now, pause_us)
+        self._sent.move_to_end(key)
+        return True
+
+
+def _kind(send: Send) -> str:
+    request = send.request
+    if isinstance(request, AddRequest):
+        return "prepare" if request.is_prepare else "commit"
+    return "remove"
+
+
+# --- coordinator ---
 
 LOOKS_MIN = 4
 """How often at least a capture is asked before it counts as mute."""

@@ -17,8 +17,7 @@ from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED
 from cdcmeta.scheduler.executors.rates import Rate
 from cdcmeta.scheduler.owner.cluster import Cluster
-from cdcmeta.scheduler.owner.coordinator import Coordinator, Tick
-from cdcmeta.scheduler.owner.decisions import FOUND, PLACED
+from cdcmeta.scheduler.owner.coordinator import FOUND, PLACED, Coordinator, Tick
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.beginnings import floors_of, stored_checkpoint

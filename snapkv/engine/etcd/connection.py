@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from snapkv.base.concurrency import here
@@ -29,7 +30,6 @@ from snapkv.engine.etcd.error_texts import (
     stranger_error,
     too_large,
 )
-from snapkv.engine.etcd.failover import Failovers
 from snapkv.engine.etcd.grpc_client import (
     AUTHENTICATE,
     RANGE,
@@ -43,6 +43,57 @@ from snapkv.engine.etcd.grpc_client import (
 )
 from snapkv.engine.etcd.security import Login
 from snapkv.errors import AccessDeniedError, EngineUnavailableError, SnapKVError, StoreClosedError
+
+# --- failovers: another endpoint answers than before. Each one is logged once ---
+
+log = logging.getLogger(__name__)
+
+OnFailover = Callable[[str, str, str], None]
+"""Takes the endpoint that was left, the one that answers now, and why the last one failed."""
+
+
+class Failovers:
+    """Notices that another endpoint answers; safe for threads.
+
+    A failover is complete when another endpoint answers. With all endpoints down, calls go round
+    them without any. For example, `a` answered last; then a, b and c do not answer, and b does:
+
+        event        answering   logged
+        left(a)      a           -
+        left(b)      a           -
+        left(c)      a           -
+        answers(b)   b           a -> b, once
+        answers(b)   b           -
+    """
+
+    def __init__(self, first: str) -> None:
+        self.answering = first
+        """The endpoint that answered last; the first one before any has."""
+        self.on_failover: OnFailover | None = None
+        self._why = ""
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self._lock = threading.Lock()
+
+    def left(self, why: object) -> None:
+        """Note why calls leave an endpoint."""
+        self._why = str(why)
+
+    def answers(self, address: str) -> None:
+        """Note that the endpoint in use has answered."""
+        with self._lock:
+            before, self.answering = self.answering, address
+            if before == address:
+                return
+        log.warning("etcd: %s answers instead of %s: %s", address, before, self._why)
+        if self.on_failover is not None:
+            self.on_failover(before, address, self._why)
+
+
+# --- connection ---
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)

@@ -35,10 +35,9 @@ from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import endpoints_of
 from snapkv.engine.etcd.compaction import CompactionPoint
-from snapkv.engine.etcd.connection import Connection
+from snapkv.engine.etcd.connection import Connection, OnFailover
 from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
-from snapkv.engine.etcd.failover import OnFailover
 from snapkv.engine.etcd.grpc_client import (
     COMPACT,
     GRANT,

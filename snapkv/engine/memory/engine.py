@@ -6,10 +6,11 @@ all openings of this process share, for as long as the process lives.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from sortedcontainers import SortedDict
@@ -40,7 +41,6 @@ from snapkv.engine.contract import (
 from snapkv.engine.embedded import apply
 from snapkv.engine.errors import Refused
 from snapkv.engine.leases import LeaseTable, is_id, sooner
-from snapkv.engine.memory.check import problems_of_log, problems_of_versions
 from snapkv.engine.memory.overlay import Overlay, answer
 from snapkv.engine.replay import changes
 from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows, one_by_one
@@ -53,6 +53,31 @@ from snapkv.errors import (
     LeaseNotFoundError,
     StoreClosedError,
 )
+
+# --- broken rules of what the memory engine holds ---
+
+
+def problems_of_log(log: Sequence[tuple[Event, ...]], start: int, revision: int) -> Iterator[str]:
+    """Yield what is wrong with a log that begins at one revision and ends with another."""
+    if len(log) != revision + 1 - start:
+        yield f"log has {len(log)} entries up to revision {revision}"
+    for at, events in enumerate(log, start):
+        for event in events:
+            if event.kv.mod_revision != at:
+                yield f"log of {at} has an event of {event.kv.mod_revision}"
+
+
+def problems_of_versions(all_versions: Mapping[bytes, Sequence[KeyValue]]) -> Iterator[str]:
+    """Yield what is wrong with the versions of keys, which are given oldest first."""
+    for key, versions in all_versions.items():
+        for old, new in itertools.pairwise(versions):
+            if new.mod_revision <= old.mod_revision:
+                yield f"{key!r}: revision {new.mod_revision} after {old.mod_revision}"
+            if new.version not in (0, old.version + 1):
+                yield f"{key!r}: version {new.version} after {old.version}"
+
+
+# --- engine ---
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000
