@@ -368,6 +368,12 @@ class WatchStream:
             return
         except grpc.RpcError as e:
             raise failure_of(e) from e
+        except RuntimeError as e:
+            # gRPC waits in Python: a signal there may leave its lock released, and then the end of
+            # its `with` raises this error instead of what the signal's handler raised.
+            if e.__context__ is None or isinstance(e.__context__, Exception):
+                raise
+            raise e.__context__ from None
 
     def ask_progress(self) -> None:
         """Request the progress of the stream; the answer is one of those iterated."""
