@@ -1,4 +1,4 @@
-"""What the command changefeed shows of changefeeds: where tables are, how fast, what is wrong."""
+"""The status of changefeeds as the command prints it: where tables are, how fast, what is wrong."""
 
 from __future__ import annotations
 

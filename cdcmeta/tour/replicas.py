@@ -1,4 +1,4 @@
-"""What captures made: a mirror of keys and of databases, archives, and JSON lines."""
+"""Replicas that captures made: a mirror of keys and of databases, archives, and JSON lines."""
 
 from __future__ import annotations
 

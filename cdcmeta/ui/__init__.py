@@ -1,4 +1,4 @@
-"""What `snapkv ui` shows of cdcmeta's data: databases, generations, changefeeds.
+"""Views of `snapkv ui` for cdcmeta's data: databases, generations, changefeeds.
 
 *Queries* answer as of a moment, as plain data (`databases`, `generations`, `rings`, `changefeeds`,
 `past`, `lanes`). *Pictures* are SVG: a ring of token ranges, a tree of revisions, lanes over time.

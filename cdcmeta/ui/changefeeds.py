@@ -19,7 +19,7 @@ CLUSTERS_MAX = 25
 FEEDS_MAX = 100
 TABLES_MAX = 25
 PLACES_MAX = 20_000
-"""So many placements are read to count the tables of captures."""
+"""The most placements that are read to count the tables of captures."""
 
 
 @dataclass(frozen=True, slots=True)

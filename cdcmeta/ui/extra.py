@@ -1,4 +1,4 @@
-"""What this package adds to the page of `snapkv ui`, by the entry point `snapkv.ui.views`."""
+"""Additions to the page of `snapkv ui`, by the entry point `snapkv.ui.views`."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from snapkv.ui.source import Budget
 from snapkv.ui.versions import Versions
 
 MOVES_MAX = 40
-"""So many moves of a table are shown."""
+"""The most moves of a table that are shown."""
 WINDOW_REVISIONS = 65_536
-"""So many revisions are replayed at once; each window is four times as long as the last."""
+"""The revisions of the first window of a replay; each window is four times as long as the last."""
 
 
 def lanes(

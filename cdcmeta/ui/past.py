@@ -1,4 +1,4 @@
-"""What became of one thing over time: the edits of a document, and the moves of a table."""
+"""Histories: the edits of a document, and the moves of a table."""
 
 from __future__ import annotations
 

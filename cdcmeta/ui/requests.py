@@ -1,4 +1,4 @@
-"""What the pages need of a request: the store, the fields of its URL, the time that lanes show."""
+"""Requests of the pages: the store, the fields of the URL, the time that lanes show."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ARC_RADIUS = 140
 SHARD_RADIUS = 108
 KEY_FROM, KEY_TO = 84, 168
 STREAMS_MAX = 1_024
-"""So many streams are drawn."""
+"""The most streams that are drawn."""
 GAP = 0.0012
 """The gap between two ranges, as a part of the ring."""
 STEPS = 5

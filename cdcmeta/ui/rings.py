@@ -19,7 +19,7 @@ RANGES_MAX = 50
 ARCS_MAX = 128
 """A ring with more ranges is shown as so many equal sectors, each with the number of its ranges."""
 STREAMS_MAX, STREAMS_MIN = 1_024, 4
-"""So many streams are named on a page, but of each range at least so many."""
+"""The most streams that a page names, and the fewest of each range."""
 RING = 1 << 64
 
 

@@ -1,4 +1,4 @@
-"""What `await` or `async with` opens, and what becomes of it if the call is cancelled."""
+"""Resources that `await` or `async with` opens, also when the call is cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the calls of an asyncio store run: in its loop (etcd), or in few threads (the rest).
+"""Runners of an asyncio store's calls: its loop (etcd), or few threads (other engines).
 
 Both run the code of the store that threads use. `LoopRunner` runs each call in a greenlet of the
 loop, on `grpc.aio`; `ThreadRunner` sends it to a thread. There, calls that write have threads of

@@ -1,4 +1,4 @@
-"""Where the files of an archive lie: a folder, whose files appear whole and never change."""
+"""The folder of an archive: its files appear whole and never change."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from snapkv.times import dated
 FORMAT = 2
 FOLDER = "_manifest"
 KEPT = 8
-"""So many manifests stay, for readers that have just listed them."""
+"""The most manifests that remain, for readers that have just listed them."""
 GRACE_S = 3_600.0
 """What was replaced is kept for so long: manifests, and the files that they name."""
 DIGITS = 20

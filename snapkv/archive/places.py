@@ -1,4 +1,4 @@
-"""Where an archive is, from its URL."""
+"""The place of an archive, from its URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an archive holds, in figures."""
+"""Figures of an archive: its files, bytes, commits and times."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ BASE_FILE_ROWS = 500_000
 BASE_FILE_BYTES = 32 << 20
 """The least rows and bytes, before compression, of a file of a base that is not its last."""
 MERGED_FILES = 8
-"""So many small deltas in a row become one."""
+"""The number of consecutive small deltas that one merge joins."""
 MERGED_ROWS_MAX = 500_000
 MERGED_BYTES_MAX = 32 << 20
 """A merged delta has at most so much, compressed: a watch holds one in memory."""

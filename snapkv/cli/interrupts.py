@@ -1,4 +1,4 @@
-"""What ends a command: Ctrl-C, and SIGTERM where files would be left half-written."""
+"""Signals that end a command: Ctrl-C, and SIGTERM where it would leave half-written files."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ DEFAULTS = {"LESS": "FRX", "LV": "-c"}
 READER_CODES = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGPIPE, 128 + signal.SIGPIPE)
 """A pager ends with one of these codes because its reader wants that; else it has failed."""
 KEPT_BYTES_MAX = 1 << 20
-"""So much output is kept for a pager that fails."""
+"""The most bytes of output that are kept, in case the pager fails."""
 END_S_MAX = 5.0
 """How long a pager that reads no more may take to end, in seconds."""
 

@@ -1,4 +1,4 @@
-"""What a commit says of itself: the checks of its writer, its note and its meta."""
+"""Attribution of a commit: the checks of its writer, its note and its meta."""
 
 from __future__ import annotations
 

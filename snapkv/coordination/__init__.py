@@ -1,1 +1,1 @@
-"""Which processes are alive, and which of them leads."""
+"""Coordination of processes: sessions that show which are alive, elections of a leader."""

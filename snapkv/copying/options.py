@@ -1,4 +1,4 @@
-"""What to record, and where to: the options of `snapkv.record`, checked as a whole."""
+"""The options of `snapkv.record`: a source and a target, checked as a whole."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from snapkv.store.watermarks import Watermark, move, watermark_id
 WAIT_S = 0.5
 """The longest wait for a step."""
 RESUME_TRIES = 8
-"""So often a state is read anew, if compaction overtakes the scan."""
+"""The most times that a state is read again because compaction overtook the scan."""
 
 
 class Recording:

@@ -1,4 +1,4 @@
-"""What is recorded: a store, or keys below a prefix that other programs write.
+"""Sources of a record: a store, or keys below a prefix that other programs write.
 
 Both bring `Step`s: a commit's mark, as a version of a timestamp key, and the changes that it
 stamps, with keys as a store has them. A prefix has no marks. It gets one for each revision, with

@@ -1,4 +1,4 @@
-"""What a recorder has done and is doing, for people and monitors."""
+"""The status of a recorder, for people and monitors."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ PART_OPS = 20_000
 """A state is written in parts of about so much, or of what the engine takes."""
 GROUP_STEPS = 256  # etcd waits for the disk at each, so there it is 1
 GROUP_S = 0.05
-"""So many steps at most become durable together, and none waits for longer."""
+"""The most steps in one durable write, and the longest that a step waits for it, in seconds."""
 FIXED_OPS = 3
 """The most operations that a transaction has beside the changes."""
 

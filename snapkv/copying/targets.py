@@ -1,4 +1,4 @@
-"""Where history is recorded: an archive (`archive_target`), or another store (`store_target`)."""
+"""Targets of a record: an archive (`archive_target`), or another store (`store_target`)."""
 
 from __future__ import annotations
 

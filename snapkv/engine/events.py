@@ -1,4 +1,4 @@
-"""What happened to keys: events, batches of them, watchers, and which events a replay gives."""
+"""Events of keys: batches, watchers, and the events that a replay gives."""
 
 from __future__ import annotations
 

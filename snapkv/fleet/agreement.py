@@ -1,4 +1,4 @@
-"""Whether the engine of a member and the archive beside it show one history.
+"""Agreement of a member's engine with the archive beside it: one history, or an error.
 
 The archive answers while the engine is away. The engine may be restored to a backup meanwhile, or
 it was before the fleet was opened, and then the archive has commits that the engine has lost. A

@@ -1,4 +1,4 @@
-"""How far many archives reach, from one listing of each bucket and no connection to an engine."""
+"""The reach of many archives, from one listing of each bucket and no connection to an engine."""
 
 from __future__ import annotations
 

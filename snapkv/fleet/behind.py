@@ -1,4 +1,4 @@
-"""What a call does about members that have no final state at a time."""
+"""The treatment of members that have no final state at a time."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ Some = tuple[Sequence[Pair], Found | None]
 THREADS = min(8, os.cpu_count() or 1)
 """Reading Parquet and merging rows is work for the CPU."""
 AHEAD = 2
-"""So many batches for each thread are read before they are asked for."""
+"""The number of batches that each thread reads ahead."""
 BATCH = 16
-"""So many archives at most are merged at once, and fewer if all threads have work then."""
+"""The most archives in one batch; a batch has fewer if all threads have work then."""
 FILES_BYTES = 4 << 20
 """No more archives are added to a batch whose files have so many bytes."""
 BYTES_MAX = 64 << 20

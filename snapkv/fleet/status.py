@@ -1,4 +1,4 @@
-"""How each member of a fleet is now: whether it answers, and up to when it is final."""
+"""The status of each member of a fleet: whether it answers, and up to when it is final."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ticks all members of a fleet in rounds: one timestamp for all of them; see `rounds`."""
+"""A ticker of all members of a fleet, in rounds with one timestamp; see `rounds`."""
 
 from __future__ import annotations
 

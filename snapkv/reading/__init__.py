@@ -1,1 +1,1 @@
-"""What users read: moments, listings, histories, differences, changes, as values or tables."""
+"""Reading: moments, listings, histories, differences, changes, as values or tables."""

@@ -1,4 +1,4 @@
-"""What commits changed, as columns of Arrow, without a step for each row.
+"""Changes of commits as columns of Arrow, without a step for each row.
 
 The engine gives the changes of some thousand rows at once, sorted by revision and key. The marks of
 all commits are two arrays, in which the timestamps of those rows are looked up:

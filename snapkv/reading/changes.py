@@ -1,4 +1,4 @@
-"""What commits changed between two moments: a bounded replay, commit by commit."""
+"""Changes between two moments: a bounded replay, commit by commit."""
 
 from __future__ import annotations
 

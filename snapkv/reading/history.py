@@ -25,7 +25,7 @@ from snapkv.times import When
 # The versions of one key newest first: found from the newest one back, not further than asked.
 
 WINDOW_REVISIONS = 4_096
-"""So many revisions are looked through at once; each window is four times as long as the last."""
+"""The revisions of the first window of a search; each window is four times as long as the last."""
 POINT_READS = 32
 """Of so many versions a remote engine is asked one by one, before it replays windows."""
 

@@ -1,4 +1,4 @@
-"""Which items of two sequences correspond, in bounded time.
+"""Alignment of two sequences: pairs of items that correspond, in bounded time.
 
 Common items at both ends are set aside. Items that occur once on both sides are anchors, as in
 patience diff; between two anchors the shortest edit is searched (Myers, "An O(ND) difference

@@ -1,4 +1,4 @@
-"""What two values differ in, as data."""
+"""Differences of two values, as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a value says: its kind, its data, and a text for people."""
+"""Decoded values: a kind, data, and a text for people."""
 
 from __future__ import annotations
 

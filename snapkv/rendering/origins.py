@@ -1,4 +1,4 @@
-"""Which version last changed each path of a tree, or each line of a text."""
+"""Origins: the version that last changed each path of a tree, or each line of a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two trees, path by path.
+"""Changes between two trees, path by path.
 
 Items of two lists correspond
 * if all items are dicts with a field of `IDENTITY_FIELDS` whose values are distinct in each list:

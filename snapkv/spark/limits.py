@@ -1,4 +1,4 @@
-"""How much one micro-batch may contain; PySpark has such limits since 4.2."""
+"""Limits of one micro-batch; PySpark has them since 4.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rows come from: a value that Spark sends to every process, which opens its own engine."""
+"""The origin of rows: a value that Spark sends to every process, which opens its own engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every stream answers Spark: where it starts and continues, so that no row comes twice."""
+"""Micro-batches: where a stream starts and continues, so that no row is read twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to a Spark session: its registered formats, and its time zone."""
+"""Properties of a Spark session: its registered formats, and its time zone."""
 
 from __future__ import annotations
 

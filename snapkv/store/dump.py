@@ -39,7 +39,7 @@ DUMP_FORMAT = 1
 MAP_BYTES_MAX = 4_096
 """The header and the closing map of a dump are smaller."""
 STEP_BYTES = 1 << 20
-"""So much is read at once: a length that a file only claims allocates no more."""
+"""The most bytes that are read at once: a length that a file only claims allocates no more."""
 
 _PAIR = 0x92
 _MAPS = range(0x80, 0x90)

@@ -1,4 +1,4 @@
-"""Whether a store answers, for probes: one round trip, bounded."""
+"""Health of a store, for probes: one round trip, bounded."""
 
 from __future__ import annotations
 

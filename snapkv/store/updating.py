@@ -19,7 +19,7 @@ TRIES = 64
 WAIT_S_MIN, WAIT_S_MAX = 0.001, 0.25
 """After lost tries the longest wait doubles, from the first bound up to the second."""
 TURN_S = 2.0
-"""So long a thread waits for its turn at a key; then it tries without."""
+"""The longest that a thread waits for its turn at a key, in seconds; then it tries without."""
 
 _random = random.Random()
 

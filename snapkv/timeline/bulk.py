@@ -21,7 +21,7 @@ SEARCH_MARKS = 256
 COPIED_MAX = 16
 """Copying so many marks of blocks costs about as much as one lookup in the blocks."""
 PAGE_MARKS = 4_096
-"""So many marks are held in memory at once while consecutive marks are read."""
+"""The most marks that are in memory at once while consecutive marks are read."""
 
 Answer = TypeVar("Answer")
 

@@ -65,7 +65,7 @@ class Anchors:
 # --- lookup ---
 
 BLOCK_MARKS = 128
-"""So many marks are read at once from an embedded engine."""
+"""The number of marks that one read of an embedded engine returns."""
 
 
 def kept_by(engine: Engine, ts: bytes) -> str | None:

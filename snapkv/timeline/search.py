@@ -18,7 +18,7 @@ READS_MAX = 128
 PROBES_MAX = READS_MAX - 1
 """Those of one wide step: one more reads the witness, see `continuity.py`."""
 NEAR_PROBES_MAX = 64
-"""So many of them are consecutive revisions around the guess; the rest are spread evenly."""
+"""The most probes at consecutive revisions around the guess; the rest are spread evenly."""
 ABOVE_GUESS = 32
 """A block ends so many revisions above a guess, because guesses err both ways."""
 

@@ -15,7 +15,7 @@ ROWS_MAX = 200
 VALUES_BYTES_MAX = 8 << 20
 """Values beyond this are left out of a page; each row still has their sizes."""
 LOOKED_MIN = 1_000
-"""So many keys are looked at, however slow that is."""
+"""The fewest keys that are compared, however slow that is."""
 CHILDREN_MAX = 5_000
 ADDED, CHANGED, REMOVED = "+", "~", "-"
 

@@ -23,11 +23,11 @@ from snapkv.times import format_time
 from snapkv.ui.source import Source
 
 EVENTS_MAX = 1_024
-"""So many commits are kept for followers; one that is further behind has a gap."""
+"""The most commits that are kept for followers; one that is further behind has a gap."""
 KEYS_MAX = 20
-"""So many keys of a commit are shown."""
+"""The most keys that are shown of a commit."""
 KEYS_KEPT_MAX = 200_000
-"""So many keys of all commits are kept together; the oldest commits are dropped beyond."""
+"""The most keys that are kept of all commits together; beyond, the oldest commits are dropped."""
 NOT_KEPT = "commits in between are not kept here: open the list of commits"
 LOOK_S = 0.5
 PROBE_S = 2.0

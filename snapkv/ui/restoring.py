@@ -18,7 +18,7 @@ from snapkv.ui.steps import steps_on
 
 ROWS_MAX = 500
 TRIES = 8
-"""So many ticks may come between a preview and its commit."""
+"""The most ticks that may come between a preview and its commit."""
 LOOK_S = 2.0
 STALE = "another commit was made since the preview; nothing was restored: look again"
 

@@ -1,4 +1,4 @@
-"""What a page shows: an open store, an archive, or the keys that an observed prefix selects."""
+"""The source of a page: an open store, an archive, or the keys that an observed prefix selects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Keys: TypeAlias = SnapshotKV | Observed[str]
 
 TYPED_CHARS_MAX = 80
 ORDINALS_MAX = 20_000
-"""So many bounds of bars are remembered; when there are more, all are dropped."""
+"""The most bounds of bars that are remembered; when there are more, all are dropped."""
 
 
 def typed(text: str | None, now_ms: Callable[[], int]) -> When | None:

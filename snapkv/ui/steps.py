@@ -18,9 +18,9 @@ from snapkv.ui.source import Budget, Source
 
 STEPS_MAX = 50
 CHUNK_COMMITS, CHUNK_COMMITS_MAX = 64, 4_096
-"""So many commits are read at once; each chunk is four times as long as the one before."""
+"""The commits of the first chunk, and the most of one; each is four times the one before."""
 NAMES_MAX = 3
-"""So many keys of a commit are named in a list."""
+"""The most keys that a list names of one commit."""
 
 Wanted = Callable[["Step"], bool]
 """Which steps a page shows; without it, those that changed a key, or have a note."""

@@ -22,7 +22,7 @@ from snapkv.ui.tree import NODES_MAX, level
 from snapkv.ui.versions import VERSIONS_MAX, version_at, versions_back, with_bytes
 
 OPEN_MAX = 10
-"""So many differences of a page are open from the beginning."""
+"""The most differences of a page that are open from the beginning."""
 OPEN_BYTES_MAX = 256 << 10
 """The same for the bytes of their values; all other rows have a link."""
 VERSIONS_BLAMED_MAX = 200

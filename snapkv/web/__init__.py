@@ -1,4 +1,4 @@
-"""What every HTTP server of the project needs to listen safely.
+"""Safe listening for every HTTP server of the project.
 
 A *listener* is a bound socket; one that other machines can reach needs a *login*, whose requests
 have a password or a *cookie*. *Checks* are applications around the served one: of the login, and of

@@ -80,6 +80,29 @@ def found_phrases(*roots: str) -> Iterator[Found]:
                 yield Found(str(path.relative_to(ROOT)), line, phrase, text.strip())
 
 
+QUESTION = re.compile(r"(?:What|How|Why|Who|Which|Whether|When|Where)\b")
+QUANTITY = re.compile(r"So (?:many|much|long|often)\b")
+
+
+def found_docstrings(pattern: re.Pattern[str], kind: type[ast.AST], *roots: str) -> list[str]:
+    """Return the texts of modules, or of all (`ast.Expr`), that begin with a pattern."""
+    found = []
+    for path in files(*roots):
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, kind) and (text := _text(node)) and pattern.match(text):
+                    found.append(f"{path.relative_to(ROOT)}: {text.splitlines()[0]}")
+    return found
+
+
+def _text(node: ast.AST) -> str:
+    body = getattr(node, "body", [node])
+    first = body[0] if isinstance(body, list) and body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return first.value.value if isinstance(first.value.value, str) else ""
+    return ""
+
+
 if __name__ == "__main__":
     listed = list(found_phrases(*(sys.argv[1:] or ["snapkv", "cdcmeta", "docs", "README.md"])))
     for each in listed:

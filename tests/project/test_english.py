@@ -1,8 +1,19 @@
 """Phrases that a newcomer has to decode become fewer, never more."""
 
+import ast
+import re
+
 import pytest
 
-from tests.project.english import PHRASES, ROOT, found_phrases, phrases_of
+from tests.project.english import (
+    PHRASES,
+    QUANTITY,
+    QUESTION,
+    ROOT,
+    found_docstrings,
+    found_phrases,
+    phrases_of,
+)
 
 LEFT = 1
 """How many are left; lower it when you rewrite some."""
@@ -21,6 +32,25 @@ def test_phrases_of_the_list_become_fewer() -> None:
     found = list(found_phrases(*TEXTS))
     listed = "\n".join(f"{each.path}:{each.line}: {each.text}" for each in found)
     assert len(found) <= LEFT, f"{len(found)} phrases, {LEFT} allowed:\n{listed}"
+
+
+def test_a_constant_says_what_it_counts() -> None:
+    """Not "So many keys are shown" but "The most keys that are shown"."""
+    assert not found_docstrings(QUANTITY, ast.Expr, "snapkv", "cdcmeta", "benchmarks", "tools")
+
+
+def test_the_title_of_a_module_is_a_noun_phrase() -> None:
+    """A benchmark's title is the question that it answers."""
+    assert not found_docstrings(QUESTION, ast.Module, "snapkv", "cdcmeta", "tools")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [(QUANTITY, "So many are kept."), (QUESTION, "What a page shows."), (QUESTION, "Where it is.")],
+)
+def test_titles_and_constants_are_found(pattern: re.Pattern[str], text: str) -> None:
+    assert pattern.match(text)
+    assert not pattern.match("The most keys. What follows is left.")
 
 
 # One for each pattern, in the order of the list.

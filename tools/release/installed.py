@@ -1,4 +1,4 @@
-"""What an installation promises, tried in an empty environment outside of the clone."""
+"""Promises of an installation, tried in an empty environment outside of the clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clone says of itself: its tree, its version, its changelog, its metadata."""
+"""Statements of the clone: its tree, its version, its changelog, its metadata."""
 
 from __future__ import annotations
 

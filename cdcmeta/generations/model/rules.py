@@ -1,4 +1,4 @@
-"""Which generation a write belongs to, and whether it is accepted: pure decisions.
+"""Rules of writes: the generation that a write belongs to, and its acceptance; pure decisions.
 
 All times have the same unit, in the library snapkv's timestamps. `times` are the times from which
 generations operate, ascending; `leeway` is how far clocks may be apart.

@@ -1,4 +1,4 @@
-"""How much a scheduler does at once, and how long it waits."""
+"""Limits of a scheduler: the work it does at once, and its waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a changefeed is: the minimum over its tables, bounded by its barrier."""
+"""Watermarks of a changefeed: the minimum over its tables, bounded by its barrier."""
 
 from __future__ import annotations
 

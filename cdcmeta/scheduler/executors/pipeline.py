@@ -31,7 +31,7 @@ WRITE_COMMITS, WRITE_BYTES = 256, 1 << 20
 """What is written at once, at most, but for one commit."""
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 TRIES = 6
-"""So often a write is tried in a row before the table is given back to the owner."""
+"""The most attempts of a write before the table is returned to the owner."""
 GONE = (CompactedError, LogTrimmedError)
 """Errors of commits that a source has no more."""
 

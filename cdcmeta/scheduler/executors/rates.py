@@ -1,4 +1,4 @@
-"""How fast tables are written, and which are late: statistics for operators and for balance."""
+"""Rates of tables, and late tables: statistics for operators and for balance."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ RETRY_S = 0.5
 NOWHERE = -1
 """The position before the first watch."""
 SLICE_S = 1.0
-"""So long tables that are behind are fetched before another one gets its turn."""
+"""The longest that tables that are behind are fetched before another has its turn, in seconds."""
 LASTING = (StoreClosedError, StoreRestoredError, StoreRecreatedError)
 """Errors that do not pass: all tables end, those that come later, too."""
 

@@ -1,1 +1,1 @@
-"""What owners and captures send each other."""
+"""The protocol between owners and captures."""

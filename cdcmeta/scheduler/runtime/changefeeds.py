@@ -1,4 +1,4 @@
-"""What operators do with changefeeds; each is one commit, and captures follow the records."""
+"""Operations on changefeeds; each is one commit, and captures follow the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a capture is, for monitors: what it replicates, and what it schedules while it leads."""
+"""Gauges of a capture, for monitors: what it replicates, and what it schedules while it leads."""
 
 from __future__ import annotations
 

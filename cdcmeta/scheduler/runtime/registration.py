@@ -51,7 +51,7 @@ WRITE_SHARE = 0.8
 END_S = 0.2
 """A call that lasts until so long before the session's end ends the process."""
 STAND_BACK_S = 30.0
-"""So long an owner that could write nothing does not lead again."""
+"""The time for which an owner that could write nothing does not lead again, in seconds."""
 LOOK_S = 0.05
 REPORT_S = 2.0
 HUNG_EXIT = 75

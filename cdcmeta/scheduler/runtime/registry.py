@@ -1,4 +1,4 @@
-"""What a capture sees of its cluster: the records, the registered captures, the leader.
+"""The cluster as one capture sees it: the records, the registered captures, the leader.
 
 One thread follows the records by a watch, and reads sessions and leader every `LOOK_S` seconds, or
 sooner when it is asked to. Everything else reads its `view`, which never changes in place.

@@ -1,4 +1,4 @@
-"""What a capture reports of a changefeed: errors, rates, delays; and what tables weigh.
+"""Reports of a capture on a changefeed: errors, rates, delays; and the weights of tables.
 
 A report is a record that the capture writes when it has changed. It has the fastest and the latest
 tables only, in two digits, so an idle changefeed writes nothing and a large one little.

@@ -1,4 +1,4 @@
-"""How changefeeds are: where their tables are, how fast, and what is wrong; in words."""
+"""The status of changefeeds in words: where their tables are, how fast, and what is wrong."""
 
 from __future__ import annotations
 

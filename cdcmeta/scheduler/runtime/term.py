@@ -1,4 +1,4 @@
-"""What a capture does while it leads: one coordinator for each changefeed, and the duties.
+"""A capture's term as the leader: one coordinator for each changefeed, and the duties.
 
 When a registration vanishes, the owner counts the capture as present for a while. If its session
 ended by itself, this is `GRACE_S`: the capture stopped writing before. If it was evicted, this is

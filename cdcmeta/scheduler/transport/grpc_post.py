@@ -51,11 +51,11 @@ R = TypeVar("R")
 SERVICE, METHOD = "cdcmeta.scheduler.v1.Post", "Deliver"
 VERSION = 1
 WAITING_MAX = 20_000
-"""So many messages wait for a peer, or to be received, at most."""
+"""The most messages that wait for a peer, or to be received."""
 WAITING_BYTES_MAX = encoding.MESSAGE_BYTES_MAX + (16 << 20)
-"""So many bytes wait for a peer at most: the largest message, and what comes after it."""
+"""The most bytes that wait for a peer: the largest message, and the messages after it."""
 ARRIVED_BYTES_MAX = 128 << 20
-"""So many bytes wait to be received at most."""
+"""The most bytes that wait to be received."""
 CALL_BYTES = 8 << 20
 """A call carries so much at most, or one message."""
 CALL_S = 5.0
@@ -64,14 +64,14 @@ UNUSED_S = 60.0
 TIDY_S = 1.0
 """How often unused connections are looked for."""
 PEERS_MAX = 500
-"""So many connections are open at most; those that fail are closed first, then the least used."""
+"""The most open connections; failing connections are closed first, then the least used."""
 FORK_WAIT_S = 1.0
 """How long a fork waits for calls under way: a fork during one was seen to crash the child."""
 FORK_SETTLE_S = 0.01
 """How long gRPC's own threads get after the last call before a fork."""
 THREADS = 4
 CALLS_MAX = 256
-"""So many calls of other captures run or wait at once; more are rejected."""
+"""The most calls of other captures that run or wait at once; more are rejected."""
 _BYTES_MAX = encoding.MESSAGE_BYTES_MAX + (1 << 20)
 _SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", _BYTES_MAX),

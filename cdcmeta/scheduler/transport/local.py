@@ -8,7 +8,7 @@ from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.transport.backlog import Waiting, is_heartbeat
 
 WAITING_MAX = 100_000
-"""So many messages wait to be received, at most; the oldest heartbeats are lost first."""
+"""The most messages that wait to be received; the oldest heartbeats are lost first."""
 
 
 class LocalNetwork:

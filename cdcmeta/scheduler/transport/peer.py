@@ -1,4 +1,4 @@
-"""What waits for one address, and the call under way."""
+"""The messages that wait for one address, and the call under way."""
 
 from __future__ import annotations
 

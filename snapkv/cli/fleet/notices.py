@@ -1,4 +1,4 @@
-"""What a command of a fleet says on the error stream, beside its answer."""
+"""Notices of a fleet's commands, on the error stream, beside the answer."""
 
 from __future__ import annotations
 

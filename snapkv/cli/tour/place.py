@@ -1,4 +1,4 @@
-"""Where the tour keeps its store: a folder, or an etcd."""
+"""The place of the tour's store: a folder, or an etcd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tour shows, and in which order."""
+"""The steps of the tour, in order."""
 
 from __future__ import annotations
 

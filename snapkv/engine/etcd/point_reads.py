@@ -12,7 +12,7 @@ from snapkv.engine.etcd.connection import READ_TIMEOUT_S
 from snapkv.errors import SnapKVError
 
 ALONE_MAX = 8
-"""So many requests are sent at once; further reads wait and share one."""
+"""The most requests that are sent at once; further reads wait and share one."""
 BATCH_MAX = 100
 KEY_BYTES_MAX = 4_096
 """A longer key is read alone, so that a batch fits into a request."""

@@ -24,7 +24,7 @@ SAMPLE_ROWS = 16
 """Rows that are read to find a path; also, keys that are prefixes of other keys would be cut off
 one by one."""
 RANGES_MIN = 128
-"""So many ranges of siblings are counted in one request, for several bytes of a path."""
+"""The fewest ranges of siblings that one request counts, for several bytes of a path."""
 FINE_RANGES_MAX = 512
 """After so many ranges each byte of a path gets two ranges only; after twice as many, several
 bytes together do."""

@@ -1,4 +1,4 @@
-"""What a transaction of the memory engine sees: the newest state under its own writes."""
+"""The view of a transaction in the memory engine: the newest state under its own writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which options a fleet has, checked before anything is opened."""
+"""The options of a fleet, checked before anything is opened."""
 
 from __future__ import annotations
 

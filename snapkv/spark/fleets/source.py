@@ -1,4 +1,4 @@
-"""What the format `snapkv` reads if the option `fleet` is given."""
+"""The format `snapkv` with the option `fleet`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from snapkv.ui.state import State
 from snapkv.ui.text import time_html
 
 MEMBERS_MAX = 50
-"""So many members are on a page, and are asked for it."""
+"""The most members on a page, all of which it asks."""
 SPAN = "1h"
 """The range, unless the URL names one."""
 

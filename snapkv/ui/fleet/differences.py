@@ -1,4 +1,4 @@
-"""What differs between two moments of a fleet, by member, as far as a bounded page goes."""
+"""Differences between two moments of a fleet, by member, within the bounds of a page."""
 
 from __future__ import annotations
 

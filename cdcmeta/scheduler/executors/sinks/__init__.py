@@ -1,1 +1,1 @@
-"""Where changefeeds go: another store, JSON lines, a function."""
+"""Sinks of changefeeds: another store, JSON lines, a function."""

@@ -10,7 +10,7 @@ from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId
 
 TAKE_TRIES = 16
-"""So often another assignment may begin while one takes its place."""
+"""The most times that another assignment may begin while one takes its place."""
 
 State = list[list[KeyValue]]
 Versions = dict[bytes, tuple[int, int]]

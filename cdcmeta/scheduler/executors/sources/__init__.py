@@ -1,1 +1,1 @@
-"""What a changefeed reads: prefixes of a store, changes databases, ranges of a CDC log."""
+"""Sources of changefeeds: prefixes of a store, changes databases, ranges of a CDC log."""
