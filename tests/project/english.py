@@ -28,6 +28,7 @@ PHRASES = {
     r"led (?:here|there)|went by|goes by|comes by": "say it with the field's verb",
     r"others(?! than\b)": "other writers, other processes, other keys",
     r"word for|the word of|a word to|no word": "message, answer, outcome",
+    r"those (?:of|that|who|which)": "repeat the noun",
 }
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 
 import pytest
 
@@ -15,8 +16,10 @@ from tests.project.english import (
     phrases_of,
 )
 
-LEFT = 1
-"""How many are left; lower it when you rewrite some."""
+LEFT = Counter(
+    {"those (?:of|that|who|which)": 248, "whoever|whomever|nobody|somebody|everybody": 1}
+)
+"""The number of each phrase that is left; lower it when you rewrite some."""
 
 TEXTS = [
     "snapkv",
@@ -30,8 +33,10 @@ TEXTS = [
 
 def test_phrases_of_the_list_become_fewer() -> None:
     found = list(found_phrases(*TEXTS))
-    listed = "\n".join(f"{each.path}:{each.line}: {each.text}" for each in found)
-    assert len(found) <= LEFT, f"{len(found)} phrases, {LEFT} allowed:\n{listed}"
+    counts = Counter(each.phrase for each in found)
+    more = {phrase: count for phrase, count in counts.items() if count > LEFT[phrase]}
+    listed = [f"{each.path}:{each.line}: {each.text}" for each in found if each.phrase in more]
+    assert not more, "\n".join([f"{more}, allowed are {LEFT}:", *listed])
 
 
 def test_a_constant_says_what_it_counts() -> None:
@@ -67,6 +72,7 @@ EXAMPLES = [
     "The year went by.",
     "Keys that others write.",
     "A word to the server.",
+    "The options are those of the store.",
 ]
 
 
