@@ -203,21 +203,20 @@ def write_detailed(
     for programs, `in_front` its columns for people.
     """
     try:
-        shown = renderer.each(read(), "" if out.structured else "  ")
+        changes = read()
     except CompactedError:
-        shown = None
+        changes = None
     if out.structured:
-        changes = None if shown is None else [one.fields for one in shown]
-        out.record({**fields, "changes": changes})
+        shown = None if changes is None else list(renderer.fields(changes))
+        out.record({**fields, "changes": shown})
         return
     if out.format == "text":
         out.record({}, *in_front)
-    for one in shown or ():
-        out.record({}, *in_front, *one.columns, lines=one.lines)
+    renderer.write(out, changes or (), *in_front, indent="  ")
     if out.format == "table" and not any(renderer.counts.values()):
         out.record({}, *in_front)
     elif out.format == "text":
-        if shown is None:
+        if changes is None:
             out.record({}, ("  (what it changed was compacted)", "dim"))
         renderer.finish(out, "  ")
         out.record({})

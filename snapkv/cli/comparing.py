@@ -46,8 +46,7 @@ def diff(
     longer = LongerNames(prefix)
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
         before, after = settled(kv, before), settled(kv, after)
-        for shown in renderer.each(_seen(kv.diff(before, after, prefix or None), longer)):
-            out.record(shown.fields, *shown.columns, lines=shown.lines)
+        renderer.write(out, _seen(kv.diff(before, after, prefix or None), longer))
         renderer.finish(out)
     renderer.tell_ignored()
     tell_longer_names(longer)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterable, Iterator
 from copy import copy
 from shutil import get_terminal_size, which
-from typing import NamedTuple
 
 from snapkv.base.text import PREVIEW_CHARS_MAX
 from snapkv.base.waiting import monotonic
@@ -68,14 +67,6 @@ STYLES = {
 }
 """How a terminal shows the styles of `snapkv.rendering`."""
 SIGNS = {"added": "+", "removed": "-", "changed": "~"}
-
-
-class Shown(NamedTuple):
-    """A difference as it is shown: for programs, in a table, and as lines."""
-
-    fields: Json
-    columns: tuple[Part | None, ...]
-    lines: list[list[Part]]
 
 
 class Renderer:
@@ -192,8 +183,40 @@ class Renderer:
 
     # --- differences ---
 
-    def each(self, differences: Iterable[Difference[str]], indent: str = "") -> Iterator[Shown]:
-        """Yield differences as they are shown; those of ignored paths only are left out."""
+    def write(
+        self,
+        out: Output,
+        differences: Iterable[Difference[str]],
+        *in_front: Part | None,
+        indent: str = "",
+    ) -> None:
+        """Write differences; in a table after columns `in_front`, else each line after `indent`."""
+        if out.structured:
+            for fields in self.fields(differences):
+                out.record(fields)
+        elif out.format == "table":
+            for difference, change, compared, _ in self._shown(differences):
+                out.record({}, *in_front, *self._columns(difference.key, change, compared))
+        else:
+            out.record({}, lines=self.lines(differences, indent))
+
+    def fields(self, differences: Iterable[Difference[str]]) -> Iterator[Json]:
+        """Yield differences for programs."""
+        for difference, change, compared, _ in self._shown(differences):
+            yield self._fields(difference, change, compared)
+
+    def lines(
+        self, differences: Iterable[Difference[str]], indent: str = ""
+    ) -> Iterator[list[Part]]:
+        """Yield the lines of differences."""
+        for difference, change, compared, why in self._shown(differences):
+            lines = self._lines(difference.key, change, compared, why, len(indent))
+            yield from ([indent, *line] for line in lines)
+
+    def _shown(
+        self, differences: Iterable[Difference[str]]
+    ) -> Iterator[tuple[Difference[str], str, ValueDifference, str | None]]:
+        """Count differences, and yield them compared; those of ignored paths only are left out."""
         for difference in differences:
             compared, why = self._compared(difference.key, difference.before, difference.after)
             if compared.state == "ignored":
@@ -201,12 +224,7 @@ class Renderer:
                 continue
             change = _change_of(difference)
             self.counts[change] += 1
-            lines = self._lines(difference.key, change, compared, why, len(indent))
-            yield Shown(
-                self._fields(difference, change, compared),
-                self._columns(difference.key, change, compared),
-                [[indent, *line] for line in lines] if indent else lines,
-            )
+            yield difference, change, compared, why
 
     def _fields(self, difference: Difference[str], change: str, compared: ValueDifference) -> Json:
         key = difference.key
@@ -273,9 +291,8 @@ class Renderer:
 
     def tell(self, differences: list[Difference[str]]) -> None:
         """Show what is about to change, the first lines of it, on the error stream."""
-        for shown in self.each(differences[:SUMMARY_LINES_MAX]):
-            for line in shown.lines:
-                write_line(line, error=True)
+        for line in self.lines(differences[:SUMMARY_LINES_MAX]):
+            write_line(line, error=True)
         if (more := len(differences) - SUMMARY_LINES_MAX) > 0:
             tell(f"... and {more:,} more")
 

@@ -52,15 +52,14 @@ def show(
         if found.moved is not None:
             own = tuple(each for each in found.moved if start <= each.key < end)
             found = found._replace(moved=own)
-        shown = renderer.each(differences_of(kv, found))
+        differences = differences_of(kv, found)
         if out.structured:
-            changes = [one.fields for one in shown]
+            changes = list(renderer.fields(differences))
             out.record({**commit_json(found.commit), "changes": changes})
             return
         if out.format == "text":
             _write_head(out, found.commit)
-        for one in shown:
-            out.record({}, *one.columns, lines=one.lines)
+        renderer.write(out, differences)
         if out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
             below = f" below {prefix!r}" if prefix else ""
             has_spaces = isinstance(kv, SnapshotKV) and not (prefix or found.is_tick)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Annotated
 
 import typer
 
-from snapkv.cli.differences import Renderer, Shown
+from snapkv.cli.differences import Renderer
 from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
 from snapkv.cli.moments import settled, since
 from snapkv.cli.options import (
@@ -67,8 +67,8 @@ def watch(
                 out.record({**commit_json(found.commit), "changes": changed})
             else:
                 for written, one in commits_of(found):
-                    shown = changes_shown(renderer, one, _values_before(kv, one))
-                    write_commit(out, out.commit_columns(written), shown)
+                    before = _values_before(kv, one)
+                    write_commit(out, renderer, out.commit_columns(written), one, before)
             sys.stdout.flush()
 
 
@@ -106,28 +106,28 @@ def commits_of(found: Changes[str]) -> Iterator[tuple[Commit, list[Change[str]]]
         yield commit, list(changes)
 
 
-def write_commit(out: Output, in_front: Sequence[Part | None], changes: Iterable[Shown]) -> None:
-    """Write a commit for people, its changes below its columns."""
+def write_commit(
+    out: Output,
+    renderer: Renderer,
+    in_front: Sequence[Part | None],
+    changes: list[Change[str]],
+    before: Sequence[bytes | None] | None,
+) -> None:
+    """Write a commit for people, its changes below its columns.
+
+    `=` is before a value if the one before is not known.
+    """
     if out.format == "text":
         out.record({}, *in_front)
-    for shown in changes:
-        out.record({}, *in_front, *shown.columns, lines=shown.lines)
-
-
-def changes_shown(
-    renderer: Renderer, changes: list[Change[str]], before: Sequence[bytes | None] | None
-) -> Iterable[Shown]:
-    """Return changes as they are shown; `=` is before a value if the one before is not known."""
-    if before is None:
-        return _without_before(renderer, changes)
-    pairs = zip(changes, before, strict=True)
-    differences = (Difference(change.key, value, change.value) for change, value in pairs)
-    return renderer.each(differences, indent="  ")
-
-
-def _without_before(renderer: Renderer, changes: list[Change[str]]) -> Iterator[Shown]:
+    if before is not None:
+        pairs = zip(changes, before, strict=True)
+        differences = (Difference(change.key, value, change.value) for change, value in pairs)
+        renderer.write(out, differences, *in_front, indent="  ")
+        return
     for change in changes:
         sign, style = ("-", "red") if change.value is None else ("=", "green")
         value = "" if change.value is None else renderer.preview(change.key, change.value)
         line = f"  {sign} {key_text(change.key)}  {value}".rstrip()
-        yield Shown({}, ((sign, style), key_text(change.key), value), [[(line, style)]])
+        out.record(
+            {}, *in_front, (sign, style), key_text(change.key), value, lines=[[(line, style)]]
+        )

@@ -232,13 +232,11 @@ def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) 
 
 def _tell_plan(out: Output, renderer: Renderer, plan: Plan, prefix: str) -> None:
     tell_longer_names(LongerNames(prefix, (each.key for each in plan.changes)))
-    changes = renderer.each(plan.changes)
     if out.structured:
-        out.record({**_counts_json(plan), "changes": [shown.fields for shown in changes]})
+        out.record({**_counts_json(plan), "changes": list(renderer.fields(plan.changes))})
         return
     with out.headed(*renderer.headings):
-        for shown in changes:
-            out.record(shown.fields, *shown.columns, lines=shown.lines)
+        renderer.write(out, plan.changes)
     done = _counts(plan) if plan.changes else "nothing: the present equals that moment"
     tell(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
 

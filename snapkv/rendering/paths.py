@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from snapkv.base.text import quoted
 from snapkv.errors import InvalidOptionError
@@ -90,6 +91,7 @@ class Patterns:
         return Patterns(p[1:] for p in self._patterns if p and p[0] in (None, step))
 
 
+@lru_cache(maxsize=256)
 def parse_pattern(text: str) -> tuple[Step | None, ...]:
     """Return the steps of a pattern; `*` (any step) is None.
 

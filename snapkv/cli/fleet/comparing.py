@@ -14,6 +14,7 @@ from snapkv.cli.moments import moment
 from snapkv.cli.options import PrefixOption, StoreOptions, takes
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.terminal import write_line
 from snapkv.fleet.difference import FleetDiff
 from snapkv.model import Difference
 
@@ -48,11 +49,15 @@ def diff(
         for each in found:
             name, key = each.key
             in_front = name if out.format == "table" else name.ljust(wide)
-            one = Difference(key, each.before, each.after)
-            for shown in renderer.each([one]):
-                (first, *more) = shown.lines
-                lines = [[in_front, "  ", *first], *more]
-                out.record({"member": name, **shown.fields}, in_front, *shown.columns, lines=lines)
+            one = [Difference(key, each.before, each.after)]
+            if out.structured:
+                for fields in renderer.fields(one):
+                    out.record({"member": name, **fields})
+            elif out.format == "table":
+                renderer.write(out, one, in_front)
+            else:
+                for number, line in enumerate(renderer.lines(one)):
+                    write_line(line if number else [in_front, "  ", *line])
         renderer.finish(out)
     renderer.tell_ignored()
     differ = any(renderer.counts.values()) or found.joined or found.left or found.unknown

@@ -31,7 +31,7 @@ from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell
 from snapkv.cli.ticker import Stop
-from snapkv.cli.watching import changes_json, changes_shown, commits_of, write_commit
+from snapkv.cli.watching import changes_json, commits_of, write_commit
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
 from snapkv.fleet.link import SILENT
 from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
@@ -215,8 +215,8 @@ class _Shows:
     def _write(self, name: str, shown: str, found: Changes[str]) -> None:
         for commit, changes in commits_of(found):
             time, *rest = self._out.commit_columns(replace(commit, ts=found.commit.ts))
-            lines = changes_shown(self._renderer, changes, self._before(name, changes))
-            write_commit(self._out, (time, shown.ljust(self._wide), *rest), lines)
+            columns, before = (time, shown.ljust(self._wide), *rest), self._before(name, changes)
+            write_commit(self._out, self._renderer, columns, changes, before)
 
     def _before(self, name: str, changes: list[Change[str]]) -> list[bytes | None] | None:
         """Return the values before changes; None if these were compacted, or the member is away."""
