@@ -10,8 +10,8 @@ from snapkv.archive.manifest import Gap
 from snapkv.archive.publishing import newest
 from snapkv.archive.writer import ArchiveWriter, Change
 from snapkv.base.waiting import monotonic
-from snapkv.copying.gaps import Pages, differences, lost_marks
 from snapkv.copying.sources import Step
+from snapkv.copying.targets import Pages, differences, lost_marks
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId, prefix_end, stamp_of
 from snapkv.times import end_of_ms

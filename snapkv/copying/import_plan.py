@@ -12,6 +12,7 @@ from snapkv.copying.import_source import Names, Source
 from snapkv.errors import CommitTooLargeError, StoreNotEmptyError
 from snapkv.model import Commit
 from snapkv.reading.snapshot import Snapshot
+from snapkv.reading.sources import paired
 from snapkv.store.batches import Room
 from snapkv.store.store import SnapshotKV
 
@@ -75,22 +76,12 @@ class Plan:
 
     def _writes(self) -> Iterator[Write]:
         """Yield the differences in key order; raises `StoreNotEmptyError` without `replace`."""
-        ours, theirs = self.head.items(self.target), self.source.pairs(self.names)
-        old, new = next(ours, None), next(theirs, None)
-        while old is not None or new is not None:
-            if new is None or (old is not None and old[0] < new[0]):
-                assert old is not None
-                self._check_replace(old[0], removes=True)
-                yield old[0], None
-                old = next(ours, None)
-            elif old is None or new[0] < old[0]:
+        for old, new in paired(self.head.items(self.target), self.source.pairs(self.names)):
+            if old and old != new:
+                self._check_replace(old[0], removes=new is None)
+                yield new or (old[0], None)
+            elif new and not old:
                 yield new
-                new = next(theirs, None)
-            else:
-                if old[1] != new[1]:
-                    self._check_replace(old[0])
-                    yield new
-                old, new = next(ours, None), next(theirs, None)
 
     def _check_replace(self, key: str, *, removes: bool = False) -> None:
         if self.replace:

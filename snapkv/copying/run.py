@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snapkv.base.waiting import monotonic
-from snapkv.copying.gaps import gap_note
 from snapkv.copying.options import RecordOptions
 from snapkv.copying.sources import Follower, Recorded, StoreSource
 from snapkv.copying.status import RecordStatus
-from snapkv.copying.targets import Target
+from snapkv.copying.targets import Target, gap_note
 from snapkv.engine.contract import Compare, KeyValue
 from snapkv.errors import CompactedError
 from snapkv.store.watermarks import Watermark, move, watermark_id

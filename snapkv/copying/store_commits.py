@@ -32,7 +32,7 @@ import msgpack
 
 from snapkv.base.waiting import monotonic, pause
 from snapkv.committer.operations import nest, nested_max
-from snapkv.copying.gaps import part_note
+from snapkv.copying.targets import part_note
 from snapkv.engine.contract import (
     REVISION_MAX,
     Compare,

@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from snapkv.copying.gaps import Pages, differences, gap_note
 from snapkv.copying.long_keys import LongKeys, is_long
 from snapkv.copying.sources import Step
 from snapkv.copying.store_commits import CommitPart, StoreCommits, Writes
+from snapkv.copying.targets import Pages, differences, gap_note
 from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range
 from snapkv.errors import (
     ArchiveError,

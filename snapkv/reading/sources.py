@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 from snapkv.engine.contract import Columns, KeyValue, Pairs
 from snapkv.timeline import READS_MAX
 
+T = TypeVar("T", bound=tuple[Any, ...])
 Both = Iterator[tuple[bytes, bytes | None, bytes | None]]
 
 
@@ -67,22 +69,34 @@ def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Both:
 
 def both_scanned(a: Source, b: Source, start: bytes, end: bytes) -> Both:
     """Yield (key, value in a, value in b) of a whole range, merging two scans in order."""
-    left, right = _rows(a, start, end), _rows(b, start, end)
-    before, after = next(left, None), next(right, None)
-    while before is not None or after is not None:
-        if after is None or (before is not None and before.key < after.key):
-            assert before is not None
-            yield before.key, before.value, None
-            before = next(left, None)
-        elif before is None or after.key < before.key:
-            yield after.key, None, after.value
-            after = next(right, None)
-        else:
+    left, right = (chain.from_iterable(source.scan(start, end)) for source in (a, b))
+    for before, after in paired(left, right):
+        if before and after:
             if before.mod_revision != after.mod_revision:
                 yield before.key, before.value, after.value
-            before, after = next(left, None), next(right, None)
+        elif before:
+            yield before.key, before.value, None
+        elif after:
+            yield after.key, None, after.value
 
 
-def _rows(source: Source, start: bytes, end: bytes) -> Iterator[KeyValue]:
-    for page in source.scan(start, end):
-        yield from page
+def paired(left: Iterable[T], right: Iterable[T]) -> Iterator[tuple[T | None, T | None]]:
+    """Merge two streams in the order of keys, which are the first fields of their items.
+
+    Yields the items with the same key together, and None for the stream that lacks a key.
+
+    >>> list(paired([("a", 1), ("b", 2)], [("b", 3), ("c", 4)]))
+    [(('a', 1), None), (('b', 2), ('b', 3)), (None, ('c', 4))]
+    """
+    lefts, rights = iter(left), iter(right)
+    old, new = next(lefts, None), next(rights, None)
+    while old is not None or new is not None:
+        if old is not None and new is not None and old[0] == new[0]:
+            yield old, new
+            old, new = next(lefts, None), next(rights, None)
+        elif new is None or (old is not None and old[0] < new[0]):
+            yield old, None
+            old = next(lefts, None)
+        else:
+            yield None, new
+            new = next(rights, None)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from cdcmeta.scheduler.executors.routes import RECORDS, metas_of
@@ -137,14 +140,6 @@ def with_removals(
     >>> list(with_removals([("b", b"1"), ("d", b"2")], ["a", "b", "c", "e"]))
     [('a', None), ('b', b'1'), ('c', None), ('d', b'2'), ('e', None)]
     """
-    left = iter(kept)
-    next_kept = next(left, None)
-    for key, value in items:
-        while next_kept is not None and next_kept <= key:
-            if next_kept < key:
-                yield next_kept, None
-            next_kept = next(left, None)
-        yield key, value
-    while next_kept is not None:
-        yield next_kept, None
-        next_kept = next(left, None)
+    removals = ((key, None) for key in kept)
+    found: Iterator[tuple[str, V | None]] = merge(items, removals, key=itemgetter(0))
+    return (next(same) for _, same in groupby(found, itemgetter(0)))
