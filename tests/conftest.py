@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -24,7 +25,17 @@ from etcd_server import (
 from hypothesis import HealthCheck, Phase, settings
 from object_server import close_shared_server
 from sampling import LEFT_ON_ETCD, LEFT_TO_SOAK, SOAK, left_on_etcd
-from speeds import ALL, FAST, LEFT_TO_ALL, LEFT_TO_LONG, MARKERS, SPEEDS, TEST, reason_to_leave
+from speeds import (
+    ALL,
+    FAST,
+    LEFT_TO_ALL,
+    LEFT_TO_LONG,
+    MARKERS,
+    SPEEDS,
+    TEST,
+    reason_to_leave,
+    reason_to_leave_file,
+)
 
 # Java compiles for long runs; tests end before that pays, and its compiler takes half their time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -46,8 +57,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 OWN_PROCESS = "SNAPKV_TEST_OWN_PROCESS"
 OWN_PROCESS_S = 180
 DESELECTED = pytest.StashKey[Counter[str]]()
+FILES_LEFT = pytest.StashKey[Counter[str]]()
 
 LONGEST = ("spark", "tour")
+NAME_CHARS_MAX = 200
 SAMPLES = (LEFT_ON_ETCD, LEFT_TO_SOAK)
 """Reasons that leave tests to `make soak`."""
 
@@ -80,6 +93,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): of xdist, which may not be there")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a long value by how it begins: names go to each process and into each report."""
+    if isinstance(val, str | bytes) and len(val) > NAME_CHARS_MAX:
+        return f"{val[:20]!a} and so on, {len(val)}"
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist, which sorts by groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave tests out that are not for this run, and say which; begin with the longest.
@@ -91,9 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and (group := group_of(item)):
             item.add_marker(pytest.mark.xdist_group(group))
-    speed = config.getoption("speed")
-    if is_asked_for(config) and speed == TEST:
-        speed = ALL
+    speed = speed_of(config)
     reasons = {item: reason_to_leave(item, speed) or reason_to_leave_out(item) for item in items}
     if not (SOAK or is_asked_for(config)):
         for item in left_on_etcd(items):
@@ -105,6 +123,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         kept.sort(key=lambda item: crc32(item.nodeid.encode()))
     items[:] = sorted(kept, key=comes_late)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave whole files out that say themselves that they are not for this run."""
+    reason = reason_to_leave_file(collection_path, speed_of(config))
+    asked = (Path(arg).absolute() for arg in config.args)
+    if reason and any(collection_path.is_relative_to(each) for each in asked):
+        config.stash.setdefault(FILES_LEFT, Counter())[reason] += 1
+    return bool(reason) or None
+
+
+def speed_of(config: pytest.Config) -> str:
+    speed = str(config.getoption("speed"))
+    return ALL if speed == TEST and is_asked_for(config) else speed
 
 
 def is_asked_for(config: pytest.Config) -> bool:
@@ -166,7 +198,8 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     speed, old = config.getoption("speed"), f"for etcd is {'.'.join(map(str, etcd_version()))}"
-    for reason, number in sorted(config.stash.get(DESELECTED, Counter()).items()):
+    tests, files = (config.stash.get(key, Counter()) for key in (DESELECTED, FILES_LEFT))
+    for reason in sorted({*tests, *files}):
         if reason in SAMPLES:
             why = "a sample"
         elif reason == LEFT_TO_ALL:
@@ -175,7 +208,9 @@ def pytest_terminal_summary(
             why = "run by make test"
         else:
             why = "left to make test" if speed == FAST else old
-        terminalreporter.write_line(f"{number} deselected, {why}: {reason}")
+        counts = [f"{files[reason]} files"] * (reason in files)
+        counts += [str(tests[reason])] * (reason in tests)
+        terminalreporter.write_line(f"{' and '.join(counts)} deselected, {why}: {reason}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -183,14 +218,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     close_shared_server()
     output = getattr(session.config, "workeroutput", None)
     if output is not None:  # one of several processes: the first of them tells
-        output["deselected"] = dict(session.config.stash.get(DESELECTED, Counter()))
+        for name, key in (("deselected", DESELECTED), ("files", FILES_LEFT)):
+            output[name] = dict(session.config.stash.get(key, Counter()))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take over what a process left out; all of them collect the same tests."""
     output = getattr(node, "workeroutput", {})
-    node.config.stash[DESELECTED] = Counter(output.get("deselected", {}))
+    for name, key in (("deselected", DESELECTED), ("files", FILES_LEFT)):
+        node.config.stash[key] = Counter(output.get(name, {}))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,22 @@ ROOT = Path(__file__).parents[2]
 LISTED = (Path(__file__).with_name("nouns.txt")).read_text().splitlines()
 SMALL_LINES = 75
 ALONE = {"__init__", "__main__", "_version"}
-MODULES = {
-    path.relative_to(ROOT): ast.parse(path.read_text())
+PATHS = [
+    path.relative_to(ROOT)
     for package in ("snapkv", "cdcmeta")
     for path in sorted((ROOT / package).rglob("*.py"))
-}
-FILES = [path for path in MODULES if path.stem not in ALONE]
+]
+FILES = [path for path in PATHS if path.stem not in ALONE]
+
+
+@cache
+def modules() -> dict[Path, ast.Module]:
+    return {path: ast.parse((ROOT / path).read_text()) for path in PATHS}
+
+
+@cache
+def found_nouns() -> tuple[str, ...]:
+    return (*twice(), *small(), *halves())
 
 
 def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
@@ -52,8 +63,8 @@ def twice() -> Iterator[str]:
 
     What is awaited has the name of what it awaits, in `snapkv/aio`.
     """
-    pairs = [path for path in MODULES if path.parts[:2] != ("snapkv", "aio")]
-    defined = Counter(node.name for path in pairs for node in classes(MODULES[path]))
+    pairs = [path for path in PATHS if path.parts[:2] != ("snapkv", "aio")]
+    defined = Counter(node.name for path in pairs for node in classes(modules()[path]))
     for name in sorted(defined):
         if defined[name] > 1:
             yield f"class {name}"
@@ -73,12 +84,12 @@ def halves() -> Iterator[str]:
     """Classes whose only user is their one subclass, in another file of the same folder."""
     homes: dict[str, list[Path]] = defaultdict(list)
     children: dict[str, list[Path]] = defaultdict(list)
-    for path, tree in MODULES.items():
+    for path, tree in modules().items():
         for node in classes(tree):
             homes[node.name].append(path)
             for base in bases(node):
                 children[base].append(path)
-    uses = {path: names(tree) for path, tree in MODULES.items()}
+    uses = {path: names(tree) for path, tree in modules().items()}
     for name in sorted(homes):
         if len(homes[name]) == len(children[name]) == 1:
             home, child = homes[name][0], children[name][0]
@@ -89,7 +100,7 @@ def halves() -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["class", "file", "small", "half"])
 def test_no_noun_gets_a_second_home(kind: str) -> None:
-    found = {line for line in (*twice(), *small(), *halves()) if line.split()[0] == kind}
+    found = {line for line in found_nouns() if line.split()[0] == kind}
     listed = {line for line in LISTED if line.split()[0] == kind}
     assert sorted(found - listed) == [], "put it into the module it belongs to, or rename it"
     assert sorted(listed - found) == [], "is mended: remove the line"

@@ -19,7 +19,6 @@ from tests.cli.cli_sessions import Samples, Shell, check_block
 from tests.project.pages import PAGES, ROOT, RUN_BY, Block, blocks_of, is_run_elsewhere
 
 PROMPT = re.compile(r"^(\$|>>>) ", re.MULTILINE)
-HERE = [page for page in PAGES if any(not b.reason and b.kind != "text" for b in blocks_of(page))]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -67,7 +66,7 @@ class Page:
         assert runner.failures == 0, "".join(shown)
 
 
-@pytest.mark.parametrize("page", HERE)
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_gives_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,17 @@ from pathlib import Path
 
 import pytest
 from sampling import SAMPLED, first_of
+from speeds import (
+    ALL,
+    FAST,
+    LEFT_SLOW,
+    LEFT_TO_ALL,
+    LEFT_TO_LONG,
+    LONG,
+    TEST,
+    long_but_first,
+    reason_to_leave_file,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -98,3 +109,32 @@ def test_the_first_of_each_few_cases_stays() -> None:
     cases = first_of([1, 2, (3, "c"), 4, 5], one_in=2)
     assert [case.values for case in cases] == [(1,), (2,), (3, "c"), (4,), (5,)]
     assert [[mark.name for mark in case.marks] for case in cases] == [[], ["soak"]] * 2 + [[]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        ("", {LONG: LEFT_TO_LONG}),
+        ("pytestmark = pytest.mark.slow", {FAST: LEFT_SLOW, LONG: LEFT_TO_LONG}),
+        ("pytestmark = [\n    pytest.mark.slow,\n]", {FAST: LEFT_SLOW, LONG: LEFT_TO_LONG}),
+        ("pytestmark = pytest.mark.slow\n@pytest.mark.long", {FAST: LEFT_SLOW}),
+        ("@pytest.mark.slow", {LONG: LEFT_TO_LONG}),
+        ("@pytest.mark.long", {}),
+        ("long_but_first([1, 2])", {}),
+        ("pytestmark = pytest.mark.long", {FAST: LEFT_TO_ALL, TEST: LEFT_TO_ALL}),
+        ("pytestmark = [\n    pytest.mark.long,\n]", {FAST: LEFT_TO_ALL, TEST: LEFT_TO_ALL}),
+    ],
+)
+def test_a_file_that_is_left_out_as_a_whole_says_so(
+    text: str, reasons: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(text)
+    found = {speed: reason_to_leave_file(path, speed) for speed in (FAST, TEST, LONG, ALL)}
+    assert {speed: reason for speed, reason in found.items() if reason} == reasons
+
+
+def test_the_cases_after_the_first_ones_are_long() -> None:
+    cases = long_but_first([1, (2, "b"), 3], kept=2)
+    assert [case.values for case in cases] == [(1,), (2, "b"), (3,)]
+    assert [[mark.name for mark in case.marks] for case in cases] == [[], [], ["long"]]

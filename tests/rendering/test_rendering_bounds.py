@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -13,20 +14,21 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 LINES = MIB // 2
+NUMBERS = [str(n) for n in range(LINES // 4)]
 
 
 def shuffled(seed: int) -> list[str]:
     return random.Random(seed).choices(["a", "b", "c"], k=LINES)
 
 
-HOSTILE = {
-    "equal lines": (["x"] * LINES, ["x"] * (LINES - 7) + ["y"] * 3),
-    "alternating": (["a", "b"] * (LINES // 2), ["b", "a"] * (LINES // 2)),
-    "three letters": (shuffled(1), shuffled(2)),
-    "reversed": (list(map(str, range(LINES // 4))), list(map(str, range(LINES // 4)))[::-1]),
-    "nothing in common": (list(map(str, range(LINES // 4))), ["y"] * (LINES // 4)),
-    "every tenth": (
-        [str(n) for n in range(LINES // 4)],
+HOSTILE: dict[str, Callable[[], tuple[list[str], list[str]]]] = {
+    "equal lines": lambda: (["x"] * LINES, ["x"] * (LINES - 7) + ["y"] * 3),
+    "alternating": lambda: (["a", "b"] * (LINES // 2), ["b", "a"] * (LINES // 2)),
+    "three letters": lambda: (shuffled(1), shuffled(2)),
+    "reversed": lambda: (NUMBERS, NUMBERS[::-1]),
+    "nothing in common": lambda: (NUMBERS, ["y"] * (LINES // 4)),
+    "every tenth": lambda: (
+        NUMBERS,
         [str(n) if n % 10 else "x" for n in range(LINES // 4)],
     ),
 }
@@ -34,7 +36,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_alignment_takes_a_bounded_number_of_steps(name: str) -> None:
-    before, after = HOSTILE[name]
+    before, after = HOSTILE[name]()
     steps = Steps()
     found = edits(before, after, steps)
     assert steps.left > -max(len(before), len(after))
@@ -68,7 +70,7 @@ def test_one_budget_is_for_all_texts_of_a_tree(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("view", ["auto", "unified", "full", "side-by-side", "words"])
 def test_views_of_a_mebibyte_are_bounded(view: str) -> None:
-    before, after = ("\n".join(side).encode() for side in HOSTILE["three letters"])
+    before, after = ("\n".join(side).encode() for side in HOSTILE["three letters"]())
     shown = text_of(compare(decode(before), decode(after)), view, lines_max=100)
     assert len(shown) == 101
     assert shown[-1].startswith("... ")
