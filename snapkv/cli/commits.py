@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -12,7 +12,7 @@ import typer
 
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError
-from snapkv.cli.formats import Json, commit_json, counted
+from snapkv.cli.formats import commit_json, counted
 from snapkv.cli.moments import moment, settled_span, since
 from snapkv.cli.options import (
     CountOption,
@@ -26,9 +26,9 @@ from snapkv.cli.options import (
 )
 from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
-from snapkv.cli.terminal import Part, tell
+from snapkv.cli.terminal import tell
 from snapkv.errors import CompactedError
-from snapkv.model import Commit, Difference
+from snapkv.model import Commit, Difference, Version
 from snapkv.reading.log import differences_of
 from snapkv.reading.log import log as logged
 
@@ -46,8 +46,8 @@ class CommitFilter:
     def __bool__(self) -> bool:
         return self.writer is not None or self.note is not None
 
-    def __call__(self, commit: Commit) -> bool:
-        """Return whether a commit is wanted.
+    def __call__(self, commit: Commit | Version) -> bool:
+        """Return whether a commit, or the one of a version, is wanted.
 
         >>> wanted = CommitFilter(writer="ann", note="Undo", ignore_case=True)
         >>> wanted(Commit(1, 0, 1, "ann@laptop", "undo rm")), wanted(Commit(1, 0, 1, "bob", "undo"))
@@ -166,50 +166,50 @@ def log(
         raise CommandError("log takes either keys or --prefix")
     renderer, read = Renderer(rendering), which.read(rendering)
     after, up_to = since(which.since_), moment(which.until)
-    headings = (*COMMIT_HEADINGS, *(renderer.headings if read["details"] else ()))
-    with options.long_output(*headings) as out, options.readable() as kv:
+    with options.long_output() as out, options.readable() as kv:
         span = settled_span(kv, which.since_, after, up_to)
-        for each in shown_of(logged(kv, *span, keys=keys or (), **read), which):
-            fields, columns = commit_json(each.commit), out.commit_columns(each.commit)
-            if read["details"]:
-                changes = partial(differences_of, kv, each)
-                write_detailed(out, renderer.from_zero(), changes, fields, columns)
-            else:
-                out.record(fields, *columns)
+        found = logged(kv, *span, keys=keys or (), **read)
+        write_log(out, renderer, found, which, partial(differences_of, kv))
 
 
-def shown_of(found: Iterator[OneInLog], which: LogOptions) -> Iterator[OneInLog]:
-    """Yield the commits that are shown; say in the end how many ticks were left out."""
-    left_out = 0
+def write_log(
+    out: Output,
+    renderer: Renderer,
+    found: Iterator[OneInLog],
+    which: LogOptions,
+    changes_of: Callable[[OneInLog], Iterator[Difference[str]]],
+) -> None:
+    """Write the commits that are shown, with what each changed if options ask for it.
+
+    `changes_of` returns the differences of a commit, or raises `CompactedError`. In the end the
+    error stream has the number of ticks that were left out.
+    """
+    left_out, details = 0, which.patch or renderer.rendering.asked
+    out.headed(*COMMIT_HEADINGS, *(renderer.headings if details else ()))
     for each in _until_enough(found, which.wanted, which.count, which.ticks):
-        if which.ticks or not each.is_tick:
-            yield each
-        else:
+        if each.is_tick and not which.ticks:
             left_out += 1
+        elif not details:
+            out.record(commit_json(each.commit), *out.commit_columns(each.commit))
+        else:
+            try:
+                changes = changes_of(each)
+            except CompactedError:
+                changes = None
+            _write_detailed(out, renderer.from_zero(), each.commit, changes)
     if left_out:
         tell(f"snapkv: {counted(left_out, 'tick')} left out: --ticks shows them")
 
 
-def write_detailed(
-    out: Output,
-    renderer: Renderer,
-    read: Callable[[], Iterator[Difference[str]]],
-    fields: Json,
-    in_front: Sequence[Part | None],
+def _write_detailed(
+    out: Output, renderer: Renderer, commit: Commit, changes: Iterator[Difference[str]] | None
 ) -> None:
-    """Write a commit with what it changed; None in JSON if that was compacted.
-
-    `read` returns the differences, or raises `CompactedError`. `fields` are those of the commit
-    for programs, `in_front` its columns for people.
-    """
-    try:
-        changes = read()
-    except CompactedError:
-        changes = None
+    """Write a commit with what it changed; None if that was compacted."""
     if out.structured:
         shown = None if changes is None else list(renderer.fields(changes))
-        out.record({**fields, "changes": shown})
+        out.record({**commit_json(commit), "changes": shown})
         return
+    in_front = out.commit_columns(commit)
     if out.format == "text":
         out.record({}, *in_front)
     renderer.write(out, changes or (), *in_front, indent="  ")
@@ -217,9 +217,9 @@ def write_detailed(
         out.record({}, *in_front)
     elif out.format == "text":
         if changes is None:
-            out.record({}, ("  (what it changed was compacted)", "dim"))
+            out.record({}, lines=[[("  (what it changed was compacted)", "dim")]])
         renderer.finish(out, "  ")
-        out.record({})
+        out.record({}, lines=[[]])
 
 
 def _until_enough(

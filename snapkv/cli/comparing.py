@@ -22,20 +22,26 @@ from snapkv.model import Difference, Version
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed
 
+BeforeArgument = Annotated[
+    str, typer.Argument(metavar="TIME", help="The time before.", show_default=False)
+]
+AfterArgument = Annotated[
+    str, typer.Argument(metavar="TIME", help="The time after; else now.", show_default=False)
+]
+ExitCodeOption = Annotated[
+    bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
+]
+
 
 @takes("observe", "archive", "timeout", "no_pager")
 @renders()
 def diff(
     options: StoreOptions,
     rendering: Rendering,
-    a: Annotated[str, typer.Argument(metavar="TIME", help="The time before.", show_default=False)],
-    b: Annotated[
-        str, typer.Argument(metavar="TIME", help="The time after; else now.", show_default=False)
-    ] = "now",
+    a: BeforeArgument,
+    b: AfterArgument = "now",
     prefix: PrefixOption = "",
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
-    ] = False,
+    exit_code: ExitCodeOption = False,
 ) -> None:
     """Print what differs between two times: + added, - removed, ~ changed.
 

@@ -191,27 +191,20 @@ class Renderer:
         indent: str = "",
     ) -> None:
         """Write differences; in a table after columns `in_front`, else each line after `indent`."""
-        if out.structured:
-            for fields in self.fields(differences):
-                out.record(fields)
-        elif out.format == "table":
-            for difference, change, compared, _ in self._shown(differences):
+        for difference, change, compared, why in self._shown(differences):
+            if out.structured:
+                out.record(self._fields(difference, change, compared))
+            elif out.format == "table":
                 out.record({}, *in_front, *self._columns(difference.key, change, compared))
-        else:
-            out.record({}, lines=self.lines(differences, indent))
+            else:
+                first, *more = self._lines(difference.key, change, compared, why, len(indent))
+                below = ([indent, *line] for line in more)
+                out.record({}, lines=[[indent or out.head, *first], *below])
 
     def fields(self, differences: Iterable[Difference[str]]) -> Iterator[Json]:
         """Yield differences for programs."""
         for difference, change, compared, _ in self._shown(differences):
             yield self._fields(difference, change, compared)
-
-    def lines(
-        self, differences: Iterable[Difference[str]], indent: str = ""
-    ) -> Iterator[list[Part]]:
-        """Yield the lines of differences."""
-        for difference, change, compared, why in self._shown(differences):
-            lines = self._lines(difference.key, change, compared, why, len(indent))
-            yield from ([indent, *line] for line in lines)
 
     def _shown(
         self, differences: Iterable[Difference[str]]
@@ -291,8 +284,9 @@ class Renderer:
 
     def tell(self, differences: list[Difference[str]]) -> None:
         """Show what is about to change, the first lines of it, on the error stream."""
-        for line in self.lines(differences[:SUMMARY_LINES_MAX]):
-            write_line(line, error=True)
+        for difference, change, compared, why in self._shown(differences[:SUMMARY_LINES_MAX]):
+            for line in self._lines(difference.key, change, compared, why, 0):
+                write_line(line, error=True)
         if (more := len(differences) - SUMMARY_LINES_MAX) > 0:
             tell(f"... and {more:,} more")
 

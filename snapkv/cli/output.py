@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Self
+from typing import Self, TypeVar
 
 from snapkv.cli.formats import (
     Json,
@@ -26,6 +26,9 @@ from snapkv.model import Commit
 
 ROWS_SIZED = 1_000
 """How many rows are held to find the width of each column; later rows are written at once."""
+
+
+Cell = TypeVar("Cell")
 
 
 class Table:
@@ -106,6 +109,10 @@ class Output:
 
     format: str = "text"
     raw: bool = False
+    member: str = ""
+    """The member of a fleet that records are of, which is a field and a column of each."""
+    width: int = 0
+    """The characters of the column of members in a text; 0 for no such column."""
     _headings: Sequence[str] = ()
     _names: Sequence[str] = ()
     _table: Table | None = field(default=None, repr=False)
@@ -140,6 +147,9 @@ class Output:
 
         As text, columns (None: left out) have two spaces between; `lines` take their place.
         """
+        if self.member:
+            fields = {"member": self.member, **fields}
+            columns = tuple(self._with_member(columns, self._member_column))
         if self.format == "json":
             sys.stdout.write(json_line(fields) + "\n")
         elif self.format == "yaml":
@@ -152,10 +162,32 @@ class Output:
         if flush:
             sys.stdout.flush()
 
+    def _with_member(self, columns: Sequence[Cell], column: Cell) -> list[Cell]:
+        at = int(self._headings[:1] == ("TIME",))
+        return [*columns[:at], column, *columns[at:]]
+
+    def key_of(self, key: str | tuple[str, str]) -> str:
+        """Return a key; the next records are of the member that a key of a fleet names."""
+        if isinstance(key, str):
+            return key
+        self.member, key = key
+        return key
+
+    @property
+    def _member_column(self) -> str:
+        return self.member if self.format == "table" else self.member.ljust(self.width)
+
+    @property
+    def head(self) -> str:
+        """What begins a line that has no other column in front: the member."""
+        return f"{self._member_column}  " if self.member else ""
+
     def _add(self, fields: Json, columns: Sequence[Part | None]) -> None:
         if self._table is None:
             self._names = () if self._headings else tuple(fields)
             headings = self._headings or [name.upper() for name in self._names]
+            if self.width and self._headings:
+                headings = self._with_member(headings, "MEMBER")
             self._table = Table(headings, self._rows_sized)
         by_name = [cell_text(fields.get(name)) for name in self._names]
         self._table.add(by_name or columns)

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,8 +41,12 @@ from snapkv.errors import KeyNotFoundError
 from snapkv.model import Commit, Entry, Version
 from snapkv.reading.history import bounds as history_bounds
 from snapkv.reading.observed import Observed
+from snapkv.reading.snapshot import Snapshot
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
+
+if TYPE_CHECKING:
+    from snapkv.fleet.moment import FleetMoment
 
 NUMBER_WIDTH = 8
 """Characters of a revision and of a size in `ls --long`."""
@@ -103,6 +107,9 @@ def write_value(value: bytes, renderer: Renderer) -> None:
         tell(f"({decoded.kind}, {len(value):,} bytes; into a pipe or file they go as they are)")
 
 
+LongOption = Annotated[bool, typer.Option("-l", "--long", help="With revision, size and value.")]
+
+
 @takes("observe", "archive", "timeout", "no_pager")
 @renders("redact", "kind", "decoder")
 def ls(
@@ -110,35 +117,33 @@ def ls(
     rendering: Rendering,
     prefix: PrefixArgument = "",
     at: AtOption = None,
-    long: Annotated[
-        bool, typer.Option("-l", "--long", help="With revision, size and value.")
-    ] = False,
+    long: LongOption = False,
 ) -> None:
     """List keys, now or at a time, in order."""
     when, renderer = moment(at), Renderer(rendering)
-    headings = ("REVISION", "SIZE", "KEY", "VALUE") if long else ("KEY",)
-    with options.long_output(*headings) as out, options.readable() as kv:
-        snapshot = kv.at(settled(kv, when))
-        if not long:
-            for key in snapshot.keys(prefix or None):
-                out.record({"key": key_json(key)}, key_text(key))
-            return
-        width = 0 if out.format == "table" else NUMBER_WIDTH
-        for key, entry in snapshot.entries(prefix or None):
-            out.record(*listed_entry(renderer, key, entry, width))
+    with options.long_output() as out, options.readable() as kv:
+        write_keys(out, renderer, kv.at(settled(kv, when)), prefix, long)
 
 
-def listed_entry(
-    renderer: Renderer, key: str, entry: Entry, width: int
-) -> tuple[Json, Part, Part, Part, Part]:
-    """Return a key of `ls --long`: its fields for programs, then its columns for people."""
-    return (
-        {**entry_json(key, entry), "value": renderer.value_json(key, entry.value)},
-        (f"{entry.revision:>{width}}", "cyan"),
-        f"{len(entry.value):>{width}}",
-        key_text(key),
-        renderer.preview(key, entry.value),
-    )
+def write_keys(
+    out: Output, renderer: Renderer, shown: Snapshot[str] | FleetMoment, prefix: str, long: bool
+) -> None:
+    """Write the keys of a moment, of a fleet with their members."""
+    out.headed(*(("REVISION", "SIZE", "KEY", "VALUE") if long else ("KEY",)))
+    if not long:
+        for key in map(out.key_of, shown.keys(prefix or None)):
+            out.record({"key": key_json(key)}, key_text(key))
+        return
+    width = 0 if out.format == "table" else NUMBER_WIDTH
+    for name, entry in shown.entries(prefix or None):
+        key = out.key_of(name)
+        out.record(
+            {**entry_json(key, entry), "value": renderer.value_json(key, entry.value)},
+            (f"{entry.revision:>{width}}", "cyan"),
+            f"{len(entry.value):>{width}}",
+            key_text(key),
+            renderer.preview(key, entry.value),
+        )
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
@@ -158,29 +163,43 @@ def history(
     versions in which only such paths differ.
     """
     after, before_end, renderer = since(since_), moment(until), Renderer(rendering)
-    headings = ("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META")
-    with options.long_output(*headings) as out, options.readable() as kv:
+    with options.long_output() as out, options.readable() as kv:
         within = _span(kv, *settled_span(kv, since_, after, before_end))
         view, name = with_long_keys(kv, key)
-        wanted = (
-            version_record(out, renderer, key, version, before)
-            for version, before in _with_previous(key, view.history(name))
-            if within(version) and not renderer.ignores(key, before, version.value)
-        )
-        shown = islice(wanted, count) if oldest_first else reversed(deque(wanted, count))
-        for fields, columns in shown:
-            out.record(fields, *columns)
+        found = (("", version) for version in view.history(name))
+        write_versions(out, renderer, key, found, within, count, oldest_first)
+
+
+def write_versions(
+    out: Output,
+    renderer: Renderer,
+    key: str,
+    found: Iterable[tuple[str, Version]],
+    wanted: Callable[[Version], bool],
+    count: int | None,
+    oldest_first: bool,
+    until: int | None = None,
+) -> None:
+    """Write `count` of the versions of a key, each with its member: the first, or the last ones.
+
+    Raises `KeyNotFoundError` if there are none up to `until`.
+    """
+    newest = dict[str, bytes | None]()
+    out.headed("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META")
+
+    def records() -> Iterator[tuple[str, Json, list[Part | None]]]:
+        for member, version in found:
+            before, newest[member] = newest.get(member), version.value
+            if wanted(version) and not renderer.ignores(key, before, version.value):
+                yield member, *_version_record(out, renderer, key, version, before)
+        if not newest:
+            raise KeyNotFoundError(key, until)
+
+    shown = records()
+    in_order = islice(shown, count) if oldest_first else reversed(deque(shown, count))
+    for out.member, fields, columns in in_order:
+        out.record(fields, *columns)
     renderer.tell_ignored("version")
-
-
-def _with_previous(key: str, versions: Iterable[Version]) -> Iterator[tuple[Version, bytes | None]]:
-    """Yield versions, each with the value before it; raise `KeyNotFoundError` if there is none."""
-    before, found = None, False
-    for version in versions:
-        yield version, before
-        before, found = version.value, True
-    if not found:
-        raise KeyNotFoundError(key)
 
 
 def _span(
@@ -201,7 +220,7 @@ def _span(
     )
 
 
-def version_record(
+def _version_record(
     out: Output, renderer: Renderer, key: str, version: Version, before: bytes | None
 ) -> tuple[Json, list[Part | None]]:
     """Return a version's fields for programs, or its columns for people."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice
 from typing import Annotated
 
@@ -24,10 +26,19 @@ from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part
 from snapkv.errors import CompactedError, HistoryGapError
-from snapkv.model import Change, Changes, Commit, Difference
+from snapkv.model import Change, Changes, Difference
 from snapkv.reading.log import values_before
 from snapkv.reading.observed import Observed
 from snapkv.store.store import SnapshotKV
+
+WatchSinceOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
+]
+IdleOption = Annotated[
+    str | None,
+    typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
+]
 
 
 @takes("observe", "archive", "raw")
@@ -36,16 +47,10 @@ def watch(
     options: StoreOptions,
     rendering: Rendering,
     prefix: PrefixArgument = "",
-    since_: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
-    ] = None,
+    since_: WatchSinceOption = None,
     count: CountOption = None,
     patch: PatchOption = False,
-    timeout: Annotated[
-        str | None,
-        typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
-    ] = None,
+    timeout: IdleOption = None,
 ) -> None:
     """Print commits and their changes as they happen, until Ctrl-C.
 
@@ -63,30 +68,27 @@ def watch(
             if out.structured:
                 form = change_json if options.observe is None else written_change_json
                 before = _values_before(kv, found.changes) if patch else None
-                changed = changes_json(renderer, found.changes, form, before)
-                out.record({**commit_json(found.commit), "changes": changed})
+                out.record(changes_json(renderer, found, form, before))
             else:
-                for written, one in commits_of(found):
-                    before = _values_before(kv, one)
-                    write_commit(out, renderer, out.commit_columns(written), one, before)
+                write_changes(out, renderer, found, partial(_values_before, kv))
             sys.stdout.flush()
 
 
 def changes_json(
     renderer: Renderer,
-    found: Sequence[Change[str]],
+    found: Changes[str],
     form: Callable[[Change[str]], Json],
     before: Sequence[bytes | None] | None,
-) -> list[Json]:
-    """Return changes for programs, each in a form; with `before` both its values."""
+) -> Json:
+    """Return a commit for programs, its changes in a form; with `before` with both values."""
     changes = []
-    for number, change in enumerate(found):
+    for number, change in enumerate(found.changes):
         value = renderer.value_json(change.key, change.value)
         both = {}
         if before is not None:
             both = {"before": renderer.value_json(change.key, before[number]), "after": value}
         changes.append({**form(change), "value": value, **both})
-    return changes
+    return {**commit_json(found.commit), "changes": changes}
 
 
 def _values_before(
@@ -99,24 +101,27 @@ def _values_before(
         return None
 
 
-def commits_of(found: Changes[str]) -> Iterator[tuple[Commit, list[Change[str]]]]:
-    """Yield the commits of one time with their changes: of observed keys there may be several."""
+def write_changes(
+    out: Output,
+    renderer: Renderer,
+    found: Changes[str],
+    values_before: Callable[[list[Change[str]]], Sequence[bytes | None] | None],
+) -> None:
+    """Write the commits of one time for people: of observed keys there may be several."""
     in_order = sorted(found.changes, key=lambda change: change.commit.revision)
-    for commit, changes in groupby(in_order, key=lambda change: change.commit):
-        yield commit, list(changes)
+    for commit, group in groupby(in_order, key=lambda change: change.commit):
+        changes, columns = list(group), out.commit_columns(replace(commit, ts=found.commit.ts))
+        _write_commit(out, renderer, columns, changes, values_before(changes))
 
 
-def write_commit(
+def _write_commit(
     out: Output,
     renderer: Renderer,
     in_front: Sequence[Part | None],
     changes: list[Change[str]],
     before: Sequence[bytes | None] | None,
 ) -> None:
-    """Write a commit for people, its changes below its columns.
-
-    `=` is before a value if the one before is not known.
-    """
+    """Write a commit, its changes below; `=` is before a value if the one before is unknown."""
     if out.format == "text":
         out.record({}, *in_front)
     if before is not None:

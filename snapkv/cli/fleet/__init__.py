@@ -15,7 +15,7 @@ COMMANDS = {
     "status": Place("snapkv.cli.fleet.status", _PANEL),
     "ls": Place("snapkv.cli.fleet.reading", _PANEL),
     "get": Place("snapkv.cli.fleet.reading", _PANEL),
-    "diff": Place("snapkv.cli.fleet.comparing", _PANEL, times=2),
+    "diff": Place("snapkv.cli.fleet.reading", _PANEL, times=2),
     "log": Place("snapkv.cli.fleet.commits", _PANEL),
     "watch": Place("snapkv.cli.fleet.watching", _PANEL),
     "tick": Place("snapkv.cli.fleet.ticker", _PANEL),

@@ -11,6 +11,7 @@ import typer
 
 from snapkv.cli.exits import CommandError
 from snapkv.cli.options import grouped, inherited, seconds, warnings_shown
+from snapkv.cli.output import Output
 from snapkv.cli.progress import patience
 from snapkv.clock import HybridClock, SystemClock
 from snapkv.fleet.behind import Behind
@@ -29,11 +30,6 @@ class OpenFleet(NamedTuple):
 
     fleet: Fleet
     members: Members
-
-    @property
-    def width(self) -> int:
-        """The characters of the longest name, for a column of names."""
-        return max(map(len, self.members.by_name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +80,8 @@ class FleetOptions:
         return cast(Behind, (self.behind or BEHIND[0]).replace("-", " "))
 
     @contextmanager
-    def opened(self, *, connected: bool = True) -> Iterator[OpenFleet]:
-        """Open the members that were chosen, and close them in the end.
+    def opened(self, out: Output | None = None, *, connected: bool = True) -> Iterator[OpenFleet]:
+        """Open the members that were chosen, and close them in the end; `out` names members.
 
         No other member is opened. With `connected` false, none is before it is needed.
         """
@@ -99,6 +95,8 @@ class FleetOptions:
             make = opened if connected else Members
             members = make(asked, timeout or 0.0, clock.wall)
         with Fleet(members, clock) as fleet:
+            if out is not None:
+                out.width = max(map(len, members.by_name))
             yield OpenFleet(fleet, members)
 
 

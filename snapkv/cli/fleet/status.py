@@ -27,7 +27,7 @@ def status(options: StoreOptions, chosen: FleetOptions) -> None:
     headings = ("MEMBER", "STATE", "FINAL", "LAG", "WHERE", "ERROR")
     with options.long_output(*headings) as out, chosen.opened() as opened:
         found = status_of(opened.members, pack(SystemClock().now_ms()))
-        width = 0 if out.format == "table" else max(opened.width, len("(all)"))
+        width = 0 if out.format == "table" else max(map(len, [*opened.members.by_name, "(all)"]))
         for each in found.members:
             _write_member(out, each, width)
         _write_resolved(out, found, width)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +17,7 @@ from snapkv.base.waiting import monotonic
 from snapkv.cli.differences import Renderer
 from snapkv.cli.fleet.notices import listed, tell_names
 from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
-from snapkv.cli.formats import Json, change_json, commit_json, time_json, written_change_json
+from snapkv.cli.formats import Json, change_json, time_json, written_change_json
 from snapkv.cli.moments import since
 from snapkv.cli.options import (
     CountOption,
@@ -31,7 +31,7 @@ from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell
 from snapkv.cli.ticker import Stop
-from snapkv.cli.watching import changes_json, commits_of, write_commit
+from snapkv.cli.watching import IdleOption, WatchSinceOption, changes_json, write_changes
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
 from snapkv.fleet.link import SILENT
 from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
@@ -43,7 +43,6 @@ LOOK_S = 0.25
 """How often a watch looks whether a signal has ended it."""
 HELD_BACK_S = 5.0
 """After so long without an item, the members are named for which changes wait."""
-_TIME, *_REST = COMMIT_HEADINGS
 
 
 @takes("raw", store=False)
@@ -54,16 +53,10 @@ def watch(
     chosen: FleetOptions,
     rendering: Rendering,
     prefix: PrefixArgument = "",
-    since_: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
-    ] = None,
+    since_: WatchSinceOption = None,
     count: CountOption = None,
     patch: PatchOption = False,
-    timeout: Annotated[
-        str | None,
-        typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
-    ] = None,
+    timeout: IdleOption = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -84,9 +77,9 @@ def watch(
     after = None if token is not None else since(since_)
     idle_s, policy = seconds(timeout), chosen.policy("stale")
     renderer = Renderer(rendering, brief=not patch)
-    headings = (_TIME, "MEMBER", *_REST, *renderer.headings)
-    with Stop() as stop, chosen.opened() as opened:
-        shows = _Shows(options.output.headed(*headings), renderer, opened, patch)
+    out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
+    with Stop() as stop, chosen.opened(out) as opened:
+        shows = _Shows(out, renderer, opened, patch)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
         if token is not None:
             _check_members(resume, token, opened)
@@ -169,7 +162,6 @@ class _Shows:
 
     def __init__(self, out: Output, renderer: Renderer, opened: OpenFleet, patch: bool) -> None:
         self._out, self._renderer, self._opened, self._patch = out, renderer, opened, patch
-        self._wide = 0 if out.format == "table" else opened.width
         self._missing: tuple[str, ...] = ()
 
     def __call__(self, found: FleetChanges | Late) -> None:
@@ -206,19 +198,16 @@ class _Shows:
         form = change_json
         if self._opened.fleet.member(name).prefix is not None:
             form = written_change_json
-        before = self._before(name, list(found.changes)) if self._patch else None
-        said = commit_json(found.commit)
+        before = self._before(name, found.changes) if self._patch else None
+        said = changes_json(self._renderer, found, form, before)
         fields = {field: said[field] for field in said if field not in ("timestamp", "time")}
-        changed = changes_json(self._renderer, found.changes, form, before)
-        return {"member": name, **fields, "changes": changed}
+        return {"member": name, **fields}
 
     def _write(self, name: str, shown: str, found: Changes[str]) -> None:
-        for commit, changes in commits_of(found):
-            time, *rest = self._out.commit_columns(replace(commit, ts=found.commit.ts))
-            columns, before = (time, shown.ljust(self._wide), *rest), self._before(name, changes)
-            write_commit(self._out, self._renderer, columns, changes, before)
+        self._out.member = shown
+        write_changes(self._out, self._renderer, found, partial(self._before, name))
 
-    def _before(self, name: str, changes: list[Change[str]]) -> list[bytes | None] | None:
+    def _before(self, name: str, changes: Sequence[Change[str]]) -> list[bytes | None] | None:
         """Return the values before changes; None if these were compacted, or the member is away."""
         each = self._opened.members.by_name[name]
         with suppress(CompactedError, HistoryGapError, *SILENT):
