@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.sources import statements
+
 ROOT = Path(__file__).parents[2]
 
 # From the ground up. A module imports its own room, and rooms on lines above its own.
@@ -171,7 +173,7 @@ def imports(path: Path) -> list[str]:
 
 
 def found_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project import sources
+
 ROOT = Path(__file__).parents[2]
 LISTED = (Path(__file__).with_name("nouns.txt")).read_text().splitlines()
 SMALL_LINES = 75
@@ -28,7 +30,7 @@ FILES = [path for path in PATHS if path.stem not in ALONE]
 
 @cache
 def modules() -> dict[Path, ast.Module]:
-    return {path: ast.parse((ROOT / path).read_text()) for path in PATHS}
+    return {path: sources.tree(ROOT / path) for path in PATHS}
 
 
 @cache

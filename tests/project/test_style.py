@@ -2,10 +2,11 @@
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.project.sources import statements
 
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 700
@@ -23,13 +24,8 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree(path)):
+    for node in statements(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -65,7 +61,7 @@ def test_a_function_fits_a_screen(subtests: pytest.Subtests) -> None:
 def test_every_error_is_typed(subtests: pytest.Subtests) -> None:
     for path in SOURCES:
         with subtests.test(path=relative(path)):
-            for node in ast.walk(tree(path)):
+            for node in statements(path):
                 if isinstance(node, ast.ExceptHandler) and node.type is None:
                     raise AssertionError(
                         f"{relative(path)}:{node.lineno}: a bare except hides mistakes"
