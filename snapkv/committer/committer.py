@@ -119,11 +119,6 @@ class Committer:
         self._queue, self._pid = CommitQueue(), os.getpid()
 
     @property
-    def guards_max(self) -> int | None:
-        """How many guards one commit may have; None: any number."""
-        return self._builder.guards_max
-
-    @property
     def waiting(self) -> int:
         """How many calls wait for the transaction before theirs."""
         return len(self._queue.waiting)

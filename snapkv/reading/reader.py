@@ -20,7 +20,7 @@ from snapkv.errors import (
     StoreClosedError,
     StoreRestoredError,
 )
-from snapkv.hooks import Notifier, WatchEvent
+from snapkv.hooks import FailoverEvent, Notifier, WatchEvent
 from snapkv.layout import FormatRecord, Layout
 from snapkv.model import Changes
 from snapkv.reading.metered import Meter
@@ -94,6 +94,7 @@ class Reader:
     meter: Meter | None = field(default=None, kw_only=True)
     deliveries: Deliveries = field(init=False)
     closed: bool = field(default=False, kw_only=True)
+    failovers: int = field(default=0, kw_only=True)
     followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
     lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
 
@@ -227,6 +228,12 @@ class Reader:
         raise InvalidOptionError(
             "final=True commits a tick, and this only reads: leave that to `snapkv tick`"
         )
+
+    def failed_over(self, left: str, entered: str, reason: str) -> None:
+        """Count and report that another endpoint of the engine answers."""
+        self.failovers += 1
+        if self.notify is not None:
+            self.notify(FailoverEvent(self.notify.store, left, entered, reason))
 
     def stop(self) -> None:
         """Wake waiting threads; a reader has none beside those of its followers."""

@@ -52,7 +52,7 @@ def check(core: Core, progress: Callable[[int], None] = lambda _: None) -> Check
 def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
     """Yield everything that was written to the store since it was made, or compacted."""
     root = core.layout.root
-    start = max(core.committer.created, core.engine.compacted_revision())
+    start = max(core.timeline.tracker.creation.revision, core.engine.compacted_revision())
     return replayed(core.engine, root, prefix_end(root), start, until)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from snapkv.base.arguments import check_seconds
 from snapkv.base.concurrency import Lock, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, perf_counter
-from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
+from snapkv.clock import SystemClock
+from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer, WatchedCommitter
 from snapkv.errors import (
     ClockSkewError,
     ClockWarning,
@@ -21,7 +23,7 @@ from snapkv.errors import (
     EngineUnavailableError,
     SnapKVError,
 )
-from snapkv.hooks import CompactionEvent, FailoverEvent
+from snapkv.hooks import CompactionEvent
 from snapkv.model import Build, Commit, Compaction
 from snapkv.reading.reader import Reader
 from snapkv.store.watermarks import slowest_watermark
@@ -92,7 +94,7 @@ RETAIN_S = 1.0
 class Core(Reader):
     """The parts of an open store."""
 
-    committer: Committer
+    writer: str
     commit_timeout_s: float
     max_clock_skew_ms: int
     retain_ms: int | None = None
@@ -102,7 +104,30 @@ class Core(Reader):
     compactions: int = 0
     earliest: int | None = None
     """The oldest time that can be read, as far as it is known without a request."""
-    failovers: int = 0
+    made_committer: Committer | None = None
+    """The committer; None before the first commit."""
+
+    @property
+    def committer(self) -> Committer:
+        """The committer, made at the first commit, where that runs; to read, a store needs none."""
+        with self.lock:
+            if self.made_committer is None:
+                own_clock = not self.engine.remote and type(self.clock.wall) is SystemClock
+                self.made_committer = (Committer if self.notify is None else WatchedCommitter)(
+                    self.engine,
+                    self.layout,
+                    self.clock,
+                    self.timeline,
+                    created=self.timeline.tracker.creation.revision,
+                    writer=self.writer,
+                    rng=random.Random(),
+                    max_clock_skew_ms=self.max_clock_skew_ms,
+                    before_send=None if own_clock else self.check_clock,
+                    notify=self.notify,
+                )
+                if self.closed:
+                    self.made_committer.close()
+            return self.made_committer
 
     # --- ticking ---
 
@@ -142,7 +167,8 @@ class Core(Reader):
     def commit(self, build: Build, timeout: float | None) -> Commit:
         """Commit what `build` returns; then compact a little, as `retain=` says."""
         self.check_open()
-        commit = self.committer.commit(build, timeout=self.timeout_s(timeout))
+        committer = self.made_committer or self.committer
+        commit = committer.commit(build, timeout=self.timeout_s(timeout))
         self._retain()
         return commit
 
@@ -190,7 +216,7 @@ class Core(Reader):
                 f"the newest commit of {self.url} is {ahead_ms} ms ahead of the clock; "
                 "times of new commits follow it, not the clock",
                 ClockWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     # --- compaction ---
@@ -297,15 +323,10 @@ class Core(Reader):
 
     # --- life ---
 
-    def failed_over(self, left: str, entered: str, reason: str) -> None:
-        """Count and report that another endpoint of the engine answers."""
-        self.failovers += 1
-        if self.notify is not None:
-            self.notify(FailoverEvent(self.notify.store, left, entered, reason))
-
     def stop(self) -> None:
         """Wake the threads that wait for commits."""
-        self.committer.close()
+        if self.made_committer is not None:
+            self.made_committer.close()
 
 
 def check_timeout(timeout: float) -> float:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from snapkv.base.arguments import check_known, wrong_type
-from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.clock import Clock
 from snapkv.engine.contract import Engine
-from snapkv.errors import (
-    InvalidTypeError,
-    StoreNotFoundError,
-)
-from snapkv.hooks import FailoverEvent, Hooks, LookupEvent, Notifier, StoreLabel, checked_hooks
-from snapkv.layout import Layout, RawKeyspace, raw_key
+from snapkv.errors import InvalidTypeError, StoreNotFoundError
+from snapkv.hooks import Hooks
+from snapkv.layout import RawKeyspace, raw_key
 from snapkv.location import COMMON_OPTIONS, open_engine
 from snapkv.model import K
-from snapkv.reading.deadline import within
-from snapkv.reading.metered import Meter
 from snapkv.reading.observed import Observed, Observer
-from snapkv.reading.opening import open_keys
-from snapkv.timeline import RING_SLOTS, Timeline
+from snapkv.store.open import DEFAULT_NAME, Settings, opened
+from snapkv.timeline import RING_SLOTS
 
 OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout", "hooks")
 
@@ -30,7 +25,7 @@ def observe(
     url: str,
     *,
     prefix: K,
-    name: str = "default",
+    name: str = DEFAULT_NAME,
     ring_slots: int = RING_SLOTS,
     clock: Clock | None = None,
     read_timeout: float | None = None,
@@ -59,49 +54,21 @@ def observe(
         raise wrong_type("prefix", "a str or bytes", prefix)
     text = isinstance(prefix, str)
     space = RawKeyspace(raw_key(prefix, "prefix", text=text), text=text)
-    layout = Layout(name)
-    if clock is not None and not callable(getattr(clock, "now_ms", None)):
-        raise InvalidTypeError(f"clock must have now_ms(); {type(clock).__name__} has not")
-    hybrid = HybridClock(clock or SystemClock())
-    hybrid.now_ms()
-    listed = checked_hooks(hooks)
-    notify = Notifier(listed, StoreLabel(url, layout.name)) if listed else None
-    with within(read_timeout), ExitStack() as on_error:
-        try:
-            engine = _open_engine(url, layout.ts, options)
-            on_error.callback(engine.close)
-            ts, record, header = open_keys(engine, layout, "", create=False)
-        except StoreNotFoundError as e:
-            raise StoreNotFoundError(
-                f"{e}; observing needs its ticks: keep `snapkv tick --every 1s` running there"
-            ) from e
-        timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
-        timeline.tracker.open(ts, header)
-        core = Observer(
-            url,
-            engine,
-            layout,
-            record,
-            hybrid,
-            timeline,
-            read_timeout=read_timeout,
-            notify=notify,
-            meter=Meter(timeline, notify) if notify and notify.wants(LookupEvent) else None,
-        )
-        if notify is not None:
-            _report_failovers(engine, notify)
-        on_error.pop_all()
-    return Observed(core, space)
-
-
-def _report_failovers(engine: Engine, notify: Notifier) -> None:
-    """Let the hooks know when another endpoint of the engine answers."""
-
-    def failed_over(left: str, entered: str, reason: str) -> None:
-        notify(FailoverEvent(notify.store, left, entered, reason))
-
-    if (report := getattr(engine, "report_failovers", None)) is not None:
-        report(failed_over)
+    settings = Settings(
+        name=name,
+        ring_slots=ring_slots,
+        clock=clock,
+        read_timeout=read_timeout,
+        create=False,
+        hooks=hooks,
+    )
+    engine = partial(_open_engine, url, settings.layout.ts, options)
+    try:
+        return Observed(opened(Observer, url, engine, settings), space)
+    except StoreNotFoundError as e:
+        raise StoreNotFoundError(
+            f"{e}; observing needs its ticks: keep `snapkv tick --every 1s` running there"
+        ) from e
 
 
 def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:

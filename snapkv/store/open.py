@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, overload
+from functools import partial
+from typing import Any, TypeVar, overload
 
 from snapkv.base.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import MAX_CLOCK_SKEW_S, Clock, HybridClock, SystemClock
 from snapkv.codecs import Codec
-from snapkv.committer import COMMIT_TIMEOUT_S, Committer, WatchedCommitter, check_writer
+from snapkv.committer import COMMIT_TIMEOUT_S, check_writer
 from snapkv.engine.contract import Engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
@@ -24,6 +24,7 @@ from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.metered import Meter
 from snapkv.reading.opening import default_writer, open_keys
+from snapkv.reading.reader import Reader
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
 from snapkv.store.typed_store import TypedStore
@@ -35,9 +36,10 @@ STORE_VARIABLE = "SNAPKV_STORE"
 DEFAULT_NAME = "default"
 BORROWED_OPTIONS = ("max_request_bytes", "max_txn_ops")
 """The etcd options of `from_etcd3`; the client has decided the rest."""
+R = TypeVar("R", bound=Reader)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Settings:
     """The options of a store on any engine, checked as a whole before anything is opened."""
 
@@ -54,11 +56,18 @@ class Settings:
     storage: Mapping[str, Any] | None = None
     hooks: Hooks | Iterable[Hooks] | None = None
     stats: bool = False
+    layout: Layout = field(init=False)
+    writer_name: str = field(init=False)
+    hybrid: HybridClock = field(init=False)
+    skew_ms: int = field(init=False)
+    retain_ms: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
             raise InvalidTypeError(f"clock must have now_ms(); {type(self.clock).__name__} has not")
-        HybridClock(self.clock or SystemClock()).now_ms()
+        self.skew_ms = duration_ms(self.max_clock_skew)
+        self.hybrid = HybridClock(self.clock or SystemClock(), self.skew_ms)
+        self.hybrid.now_ms()
         if self.archive is not None:
             check_text("archive", self.archive)
         if self.storage is not None:
@@ -68,18 +77,13 @@ class Settings:
                 raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
         check_bool("stats", self.stats)
-        object.__setattr__(self, "hooks", checked_hooks(self.hooks))  # an iterator is read once
+        self.hooks = checked_hooks(self.hooks)  # an iterator is read once
+        self.writer_name = default_writer() if self.writer is None else self.writer
         check_writer(self.writer_name, may_be_empty=True)
         check_timeout(self.commit_timeout)
         check_wait(self.read_timeout)
-        duration_ms(self.max_clock_skew)
-        if self.retain is not None:
-            duration_ms(self.retain)
-
-    @property
-    def writer_name(self) -> str:
-        """The writer in the commit log."""
-        return default_writer() if self.writer is None else self.writer
+        self.retain_ms = None if self.retain is None else duration_ms(self.retain)
+        self.layout = Layout(self.name)
 
 
 @overload
@@ -188,15 +192,13 @@ def open(
         hooks=hooks,
         stats=stats,
     )
-    home = Layout(name).ts
     url = url_or_environment(url)
     if codec is not None:
         Decoding(codec)  # checks it before anything is opened
-    with within(read_timeout):
-        engine = open_engine(url, create=create, options=options, home=home)
-        core = _opened(url, engine, settings)
-    store = _store_on(core)
-    return store if codec is None else TypedStore(core, store, codec)
+    home = settings.layout.ts
+    engine = partial(open_engine, url, create=create, options=options, home=home)
+    store = _store(url, engine, settings)
+    return store if codec is None else TypedStore(store._core, store, codec)
 
 
 def url_or_environment(url: str | None) -> str:
@@ -221,13 +223,12 @@ def open_on(engine: Engine, **options: Any) -> SnapshotKV:
 
     Raises as `open`, after closing the engine.
     """
-    known = [field.name for field in fields(Settings)]
     with ExitStack() as on_error:
         on_error.callback(engine.close)
-        check_known(options, known)
+        check_known(options, [each.name for each in fields(Settings) if each.init])
         settings = Settings(**options)
         on_error.pop_all()
-    return _store_on(_opened(engine.url, engine, settings))
+    return _store(engine.url, lambda: engine, settings)
 
 
 def open_archive(
@@ -270,84 +271,70 @@ def from_etcd3(
     return open_on(engine_on(client, layout.ts, user, password, **taken), **options)
 
 
-def _store_on(core: Core) -> SnapshotKV:
-    """Return the store of open parts; report to its hooks that it is open."""
+def _store(url: str, engine: Callable[[], Engine], settings: Settings) -> SnapshotKV:
+    """Open a store; report to its hooks that it is open."""
+    make = partial(
+        Core,
+        writer=settings.writer_name,
+        commit_timeout_s=settings.commit_timeout,
+        max_clock_skew_ms=settings.skew_ms,
+        retain_ms=settings.retain_ms,
+    )
+    core = opened(make, url, engine, settings)
     store = SnapshotKV(core)
     if core.notify is not None:
         core.notify(OpenEvent(core.notify.store, store))
     return store
 
 
-def _opened(url: str, engine: Engine, settings: Settings) -> Core:
-    """Return the parts of a store on an engine; close the engine if that fails."""
+def opened(make: Callable[..., R], url: str, opener: Callable[[], Engine], settings: Settings) -> R:
+    """Return what `make` makes of the parts of an open store; close the engine if that fails."""
     with within(settings.read_timeout), ExitStack() as on_error:
+        engine = opener()
         on_error.callback(engine.close)
         if settings.archive is not None:
             engine = _joined(engine, settings.archive, settings.storage)
-        core = _assemble(url, engine, settings)
-        core.warn_if_ahead()
+        layout, clock = _layout(engine, settings), settings.hybrid
+        timeline = Timeline(
+            engine,
+            layout.ts,
+            ring_slots=settings.ring_slots,
+            on_seen=clock.merge,
+            unmarked=clock.unmarked,
+        )
+        ts, record, header = open_keys(engine, layout, settings.writer_name, create=settings.create)
+        if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
+            check(layout, record, ts.create_revision)
+        timeline.tracker.open(ts, header)
+        hooks = checked_hooks(settings.hooks)
+        notify = Notifier(hooks, StoreLabel(url, layout.name)) if hooks else None
+        counted = settings.stats or (notify is not None and notify.counts_lookups)
+        reader = make(
+            url,
+            engine,
+            layout,
+            record,
+            clock,
+            timeline,
+            read_timeout=settings.read_timeout,
+            notify=notify,
+            meter=Meter(timeline, notify) if counted else None,
+        )
+        if (report := getattr(engine, "report_failovers", None)) is not None:
+            report(reader.failed_over)
+        if isinstance(reader, Core):
+            reader.warn_if_ahead()
         on_error.pop_all()
-    return core
+    return reader
 
 
-def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
-    layout, writer = _layout(engine, settings.name), settings.writer_name
-    skew_ms = duration_ms(settings.max_clock_skew)
-    clock = HybridClock(settings.clock or SystemClock(), skew_ms)
-    timeline = Timeline(
-        engine,
-        layout.ts,
-        ring_slots=settings.ring_slots,
-        on_seen=clock.merge,
-        unmarked=clock.unmarked,
-    )
-    ts, record, header = open_keys(engine, layout, writer, create=settings.create)
-    if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
-        check(layout, record, ts.create_revision)
-    timeline.tracker.open(ts, header)
-    hooks = checked_hooks(settings.hooks)
-    notify = Notifier(hooks, StoreLabel(url, layout.name)) if hooks else None
-    committer = (Committer if notify is None else WatchedCommitter)(
-        engine,
-        layout,
-        clock,
-        timeline,
-        created=ts.create_revision,
-        writer=writer,
-        rng=random.Random(),
-        max_clock_skew_ms=skew_ms,
-        notify=notify,
-    )
-    counted = settings.stats or (notify is not None and notify.counts_lookups)
-    core = Core(
-        url,
-        engine,
-        layout,
-        record,
-        clock,
-        timeline,
-        committer,
-        settings.commit_timeout,
-        skew_ms,
-        None if settings.retain is None else duration_ms(settings.retain),
-        read_timeout=settings.read_timeout,
-        notify=notify,
-        meter=Meter(timeline, notify) if counted else None,
-    )
-    if (report := getattr(engine, "report_failovers", None)) is not None:
-        report(core.failed_over)
-    if engine.remote or type(clock.wall) is not SystemClock:  # else it is the machine's own
-        committer.before_send = core.check_clock
-    return core
-
-
-def _layout(engine: Engine, name: str) -> Layout:
+def _layout(engine: Engine, settings: Settings) -> Layout:
     """Return the layout of a store; an archive holds one, whose name may be left out."""
-    own: Layout | None = getattr(engine, "layout", None)
-    if own is None:
-        return Layout(name)
-    if name not in (DEFAULT_NAME, own.name):
-        raise StoreNotFoundError(f"{engine.url} is the archive of {own.name!r}, not of {name!r}")
+    own: Layout = getattr(engine, "layout", settings.layout)
+    if settings.name not in (DEFAULT_NAME, own.name):
+        raise StoreNotFoundError(
+            f"{engine.url} is the archive of {own.name!r}, not of {settings.name!r}"
+        )
     return own
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from snapkv.committer.recovery import CommitCounts
 from snapkv.reading.metered import Lookups
 from snapkv.reading.watch import StoreWatch
 from snapkv.store.core import Core
@@ -70,14 +71,14 @@ class Stats:
 
 def stats(core: Core) -> Stats:
     """Return the counts and gauges of a store, also of a closed one; no round trip."""
-    counts, tracker, delivered = core.committer.counts, core.timeline.tracker, core.deliveries
+    committer, tracker, delivered = core.made_committer, core.timeline.tracker, core.deliveries
     with core.lock:
         followers = list(core.followers)
     return Stats(
         url=core.url,
         name=core.layout.name,
-        **asdict(counts),
-        waiting=core.committer.waiting,
+        **asdict(CommitCounts() if committer is None else committer.counts),
+        waiting=0 if committer is None else committer.waiting,
         lookups=None if core.meter is None else core.meter.lookups(),
         newest_timestamp=tracker.newest.timestamp,
         newest_revision=tracker.newest.revision,

@@ -11,6 +11,7 @@ from snapkv.base.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.base.lifecycle import Closing
 from snapkv.codecs import Codec
 from snapkv.committer import Check, SentRequest, compile_check, listed
+from snapkv.committer.group import GroupBuilder
 from snapkv.coordination.election import Election
 from snapkv.coordination.live import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
@@ -114,7 +115,7 @@ class SnapshotKV(Writes, Closing):
         check_int("batch", batch, 0)
         if core.timeline.head().timestamp < ts:
             core.check_not_ahead(ts)
-        stamp = StampRecord(ts, nonce, core.committer.writer)
+        stamp = StampRecord(ts, nonce, core.writer)
         checks = tuple(
             guard
             if isinstance(guard, Check)
@@ -235,7 +236,7 @@ class SnapshotKV(Writes, Closing):
         `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`,
         `SessionLostError` (this took longer than the lease lasts).
         """
-        return Session(self._core, self._core.committer.writer, ttl, value)
+        return Session(self._core, self._core.writer, ttl, value)
 
     @bounds
     def sessions(self, *, timeout: float | None = None) -> Sessions:
@@ -261,8 +262,7 @@ class SnapshotKV(Writes, Closing):
 
         Raises `InvalidTypeError`, `InvalidKeyError`, `InvalidOptionError`, `StoreClosedError`.
         """
-        writer = self._core.committer.writer
-        return Election(self._core, name, writer=writer, session=session, ttl=ttl)
+        return Election(self._core, name, writer=self._core.writer, session=session, ttl=ttl)
 
     @property
     def live(self) -> Live:
@@ -373,7 +373,8 @@ class SnapshotKV(Writes, Closing):
     @property
     def guards_max(self) -> int | None:
         """How many guards one commit may have here; None: any number."""
-        return self._core.committer.guards_max
+        core = self._core
+        return GroupBuilder(core.engine, core.layout, core.writer).guards_max
 
     @bounds
     def info(self, *, timeout: float | None = None) -> dict[str, Any]:

@@ -99,6 +99,17 @@ def test_few_calls_of_a_save(place):
     assert store.load("k") == b"3"
 
 
+def test_a_store_that_only_reads_makes_no_committer(place):
+    place.open().save("k", b"1")
+    store = place.open(create=False)
+    assert store.load("k") == b"1"
+    assert (store.stats().commits, store.stats().waiting) == (0, 0)
+    assert store.guards_max is None or store.guards_max > 1
+    assert store._core.made_committer is None
+    store.save("k", b"2")
+    assert store.stats().commits == 1
+
+
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 def test_few_calls_below_the_ring(place):
     store = place.open(ring_slots=8)
