@@ -50,8 +50,8 @@ class Meta(NamedTuple):
 def state_of(path: str) -> DirectoryState:
     """Return the state of the directory `path`.
 
-    Raises `NotAStoreError` for anything but a store, `CorruptStoreError` for a damaged one,
-    `ReadOnlyError` when it cannot be read.
+    Raises `NotAStoreError` for anything but a store, `CorruptStoreError` for one without its data
+    file, `ReadOnlyError` when it cannot be read.
     """
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
@@ -76,7 +76,6 @@ def state_of(path: str) -> DirectoryState:
             )
         return DirectoryState.UNFINISHED
     if marked:
-        read_meta(path)
         return DirectoryState.COMPLETE
     if LOCK_FILE in names:
         return DirectoryState.UNFINISHED  # perhaps being created: decide under the lock
