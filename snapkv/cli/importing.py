@@ -23,9 +23,8 @@ from snapkv.cli.output import Output
 from snapkv.cli.progress import progress_bar, working
 from snapkv.cli.questions import confirm
 from snapkv.cli.terminal import tell, tell_longer_names
-from snapkv.copying.import_prefix import ImportResult
+from snapkv.copying.import_prefix import ImportResult, Progress
 from snapkv.copying.import_prefix import import_prefix as import_into
-from snapkv.copying.import_writer import Progress
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,

@@ -5,6 +5,5 @@ archive, or another store (`store_target`, which makes commits by `store_commits
 moves steps from one to the other while both answer; `Recorder` opens them, and begins again after
 failures that pass.
 
-Importing: `import_prefix` commits keys that other programs wrote; `import_source` reads them,
-`import_plan` cuts them into commits, `import_writer` writes these.
+Importing: `import_prefix` commits keys that other programs wrote; `import_source` reads them.
 """

@@ -2,29 +2,44 @@
 
 The source is read at one revision. A first pass over its keys finds names that a store cannot hold,
 and the keys of snapkv stores. A second pass merges its keys and values with those of the store
-below the same names, and commits the differences.
+below the same names, and commits the differences, each commit under the guard that no other writer
+came first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from snapkv.committer import check_writer, checked_meta
-from snapkv.copying.import_plan import Plan
 from snapkv.copying.import_source import Names, Source, named_denials, read_source
-from snapkv.copying.import_writer import Progress, Said, carry_out
-from snapkv.errors import InvalidOptionError, KeyNotFoundError
+from snapkv.errors import (
+    CommitTooLargeError,
+    ConflictError,
+    InvalidOptionError,
+    KeyNotFoundError,
+    StoreNotEmptyError,
+)
 from snapkv.layout import FIRST_KEY, NOTE_BYTES_MAX, encode_text
 from snapkv.location import open_engine
-from snapkv.model import Commit, Scalar
-from snapkv.store.batches import SHOWN_CHARS
+from snapkv.model import Absent, AtRevision, Commit, HeadAt, Ops, Scalar
+from snapkv.reading.snapshot import Snapshot
+from snapkv.reading.sources import paired
+from snapkv.store.batches import SHOWN_CHARS, Room
 from snapkv.store.store import SnapshotKV
 
 COUNTED_NOTE_BYTES_MAX = 48
 """The most bytes that "import 3 of 12: " takes of a note."""
+TRIES = 8
+"""Attempts of a commit while other writers commit elsewhere in the store."""
+
+Progress = Callable[[int, int], None]
+"""Called with (commits done, commits in all), before the first commit and after each."""
+Write = tuple[str, bytes | None]
+"""A key and its new value, None for a removal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +118,130 @@ def import_prefix(
     why = _checked_note(note, f"{prefix[:SHOWN_CHARS]!r} from {source_url}")
     if writer is not None:
         check_writer(writer)
-    said = Said(why, writer, None if meta is None else checked_meta(meta))
+    said = Ops(note=why, writer=writer, meta=None if meta is None else checked_meta(meta))
     with ExitStack() as at_end:
         source = _opened_source(source_url, source_options, start, names, at_end)
         if not source.keys:
             raise KeyNotFoundError(prefix, reason=_nothing_found(prefix, source.left_out))
         target = under + ("" if strip else prefix)
-        plan = Plan(store, source, names, target, replace)
-        todo = plan.count(batches)
-        if not dry_run:
-            todo = carry_out(plan, todo, said, progress or (lambda *_: None))
-    return ImportResult(
-        source.keys,
-        todo.commits,
-        source.revision,
-        todo.saved,
-        todo.removed,
-        source.left_out,
-        todo.newest,
-    )
+        work = _Import(store, source, names, target, replace, said)
+        done = work.count(batches)
+        return done if dry_run else work.carry_out(done, progress or (lambda *_: None))
+
+
+@dataclass(slots=True)
+class _Import:
+    """The writes that make the store's keys below `target` equal to the source's.
+
+    `said` has what each commit says of itself. Both sides are read at one moment.
+    """
+
+    store: SnapshotKV
+    source: Source
+    names: Names
+    target: str
+    replace: bool
+    said: Ops
+    head: Snapshot[str] = field(init=False)
+    room: Room[str] = field(init=False)
+    only: list[Write] = field(init=False, default_factory=list)
+    """The writes, if they are one commit."""
+
+    def __post_init__(self) -> None:
+        self.room = Room(self.store._core, self.store._core.layout.data)
+        self.head = self.store.at()
+
+    def count(self, batches: bool) -> ImportResult:
+        """Count all writes; raises for a key or value that cannot be written. Writes nothing."""
+        saved = removed = commits = bytes_all = 0
+        for writes, size in self.room.parts(self._writes()):
+            gone = sum(value is None for _, value in writes)
+            saved, removed = saved + len(writes) - gone, removed + gone
+            commits, bytes_all = commits + 1, bytes_all + size
+            self.only = writes if commits == 1 else []
+        if commits > 1 and not batches:
+            if bytes_all > self.room.bytes_max or self.room.ops_max is None:
+                raise CommitTooLargeError("the import in bytes", bytes_all, self.room.bytes_max)
+            raise CommitTooLargeError("the import in keys", saved + removed, self.room.ops_max)
+        source = self.source
+        return ImportResult(source.keys, commits, source.revision, saved, removed, source.left_out)
+
+    def carry_out(self, counted: ImportResult, progress: Progress) -> ImportResult:
+        """Commit the writes that were counted."""
+        commits = counted.commits
+        parts: Iterable[list[Write]] = [self.only] if self.only else ()
+        if commits > 1:
+            parts = (writes for writes, _ in self.room.parts(self._writes()))
+        if commits:
+            progress(0, commits)
+        revision, newest = self.head.revision, None
+        for number, writes in enumerate(parts, 1):
+            note = self.said.note
+            if commits > 1:
+                note = f"import {number} of {commits}: {note}"
+            newest = self._committed(writes, note, revision)
+            revision = newest.revision
+            progress(number, commits)
+        return dataclasses.replace(counted, newest=newest)
+
+    def _writes(self) -> Iterator[Write]:
+        """Yield the differences in key order; raises `StoreNotEmptyError` without `replace`."""
+        for old, new in paired(self.head.items(self.target), self.source.pairs(self.names)):
+            if old and old != new:
+                self._check_replace(old[0], removes=new is None)
+                yield new or (old[0], None)
+            elif new and not old:
+                yield new
+
+    def _check_replace(self, key: str, *, removes: bool = False) -> None:
+        if self.replace:
+            return
+        if removes:
+            raise StoreNotEmptyError(
+                f"the store has key {key!r}, which the source does not have; "
+                "pass replace=True to remove it"
+            )
+        raise StoreNotEmptyError(
+            f"the store has key {key!r} with another value than the source; "
+            "pass replace=True to overwrite it"
+        )
+
+    def _committed(self, writes: list[Write], note: str | None, revision: int) -> Commit:
+        """Commit one batch, unless another writer changes the target after `revision`.
+
+        The guard is that the store has no commit after `revision`. A commit elsewhere in the store
+        makes it fail, too: then the batch is tried again after that commit.
+        """
+        puts = {key: value for key, value in writes if value is not None}
+        deletes = [key for key, value in writes if value is None]
+        for _ in range(TRIES):
+            try:
+                return self.store.commit(
+                    puts=puts,
+                    deletes=deletes,
+                    guards=[HeadAt(revision)],
+                    note=note,
+                    writer=self.said.writer,
+                    meta=self.said.meta,
+                )
+            except ConflictError as e:
+                conflict = e
+                revision = self._unchanged_until(revision)
+        keys = "1 key" if len(writes) == 1 else f"{len(writes):,} keys"
+        raise ConflictError(
+            conflict.failed,
+            f"could not commit {keys}: other writers committed first in all {TRIES} attempts; "
+            "import again when they commit less often",
+        )
+
+    def _unchanged_until(self, revision: int) -> int:
+        """Return the revision of the newest commit; `ConflictError` if the target changed since."""
+        before, now = self.store.at(revision=revision), self.store.at()
+        if (changed := next(before.diff(now, self.target), None)) is None:
+            return now.revision
+        (was,), (found,) = self.head.entries_of([changed.key]), now.entries_of([changed.key])
+        guard = Absent(changed.key) if was is None else AtRevision(changed.key, was.revision)
+        raise ConflictError([(guard, 0 if found is None else found.revision)])
 
 
 def _nothing_found(prefix: str, left_out: int) -> str:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import snapkv
-from snapkv.copying.import_prefix import import_prefix
-from snapkv.copying.import_writer import TRIES
+from snapkv.copying.import_prefix import TRIES, import_prefix
 from snapkv.engine.contract import Put
 from snapkv.errors import (
     ConflictError,
