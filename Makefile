@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 RELEASE_ARGS ?=
+# Clones for make tour-all, and its options: TOUR_ARGS="./service --embedded"
+TOUR_ARGS ?=
 # Each a path of its own, with its etcdctl and etcdutl beside it: make test-etcd ETCDS="~/3.6/etcd ~/3.7/etcd"
 ETCDS ?= $(shell command -v etcd etcd-3.5 etcd-3.6 etcd-3.7)
 # Many tests wait for leases, deadlines and servers: one more than the cores of a small machine.
@@ -21,7 +23,7 @@ TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 .PHONY: help tour tour-spark tour-all java-found test test-fast test-all test-etcd lint docs soak release-check bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it"
-	@echo "make tour-spark  the same, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
+	@echo "make tour-spark  make tour-all, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
 	@echo "make tour-all  captures replicate git histories while they are killed; true answers from all parts"
 	@echo "make test   the tests, but for the long ones"
 	@echo "make test-fast  two minutes of them: memory and LMDB, no etcd, Java or Node"
@@ -40,9 +42,8 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "no virtual environment: install Debian's python3-venv" >&2; exit 1; }
 
-# With archives, which the tour shows: 70 MB of pyarrow and NumPy.
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[archive]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/.installed-spark: $(VENV)/.installed
@@ -86,17 +87,17 @@ build/site/index.html: $(VENV)/.installed-docs mkdocs.yml $(PAGES)
 tour: $(VENV)/.installed
 	$(BIN)/snapkv tour
 
-tour-spark: java-found $(VENV)/.installed-spark
-	$(BIN)/snapkv tour
-
 tour-all: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[archive,generations,ui]' 'duckdb>=1.1'
-	$(BIN)/cdcmeta tour
+	PYTHONPATH=tests $(BIN)/python -m system.everything $(TOUR_ARGS)
+
+tour-spark: java-found $(VENV)/.installed-spark
+	@$(MAKE) --no-print-directory tour-all
 
 # Before 450 MB are downloaded in vain.
 java-found:
 	@command -v java > /dev/null || [ -x "$$JAVA_HOME/bin/java" ] || \
-	  { echo "no Java: Spark needs Java 17 or newer; make tour does without" >&2; exit 1; }
+	  { echo "no Java: Spark needs Java 17 or newer; make tour-all does without" >&2; exit 1; }
 
 # Each process of the tests collects all of them, and would compile all of them if they were new.
 $(VENV)/.compiled: $(VENV)/.installed-test

@@ -59,7 +59,7 @@ OWN_PROCESS_S = 180
 DESELECTED = pytest.StashKey[Counter[str]]()
 FILES_LEFT = pytest.StashKey[Counter[str]]()
 
-LONGEST = ("spark", "tour")
+LONGEST = ("spark", "system")
 NAME_CHARS_MAX = 200
 SAMPLES = (LEFT_ON_ETCD, LEFT_TO_SOAK)
 """Reasons that leave tests to `make soak`."""

@@ -13,7 +13,6 @@ from cdcmeta.cli.capturing import capture
 from cdcmeta.cli.changefeeds import changefeed
 from cdcmeta.cli.generations import generations, streams
 from cdcmeta.cli.serving import serve
-from cdcmeta.cli.touring import tour
 from cdcmeta.cli.upgrading import upgrade
 from cdcmeta.errors import CDCMetaError
 from snapkv import SnapKVError
@@ -32,7 +31,6 @@ def cdcmeta(version: Annotated[bool, version_option("cdcmeta")] = False) -> None
 app.command()(serve)
 app.command()(capture)
 app.command()(upgrade)
-app.command()(tour)
 GROUPS = {"changefeed": changefeed, "generations": generations, "streams": streams}
 """Commands with subcommands; without one, each shows its help."""
 for _name, _group in GROUPS.items():

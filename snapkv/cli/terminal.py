@@ -39,8 +39,8 @@ def text_of_parts(parts: Iterable[Part]) -> str:
 
 
 @lru_cache(maxsize=2)
-def console(stream: TextIO) -> Console:
-    """Return rich's console on a terminal, or on the pager before it."""
+def console(stream: TextIO, width: int | None = None, *, highlight: bool = True) -> Console:
+    """Return rich's console on a terminal, on the pager before it, or on a pipe."""
     from rich.console import Console
 
     class PlainConsole(Console):
@@ -49,7 +49,7 @@ def console(stream: TextIO) -> Console:
         def on_broken_pipe(self) -> None:
             raise
 
-    return PlainConsole(file=stream)
+    return PlainConsole(file=stream, width=width, highlight=highlight)
 
 
 def tell_error(message: str) -> None:

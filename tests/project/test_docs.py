@@ -147,9 +147,11 @@ def test_only_the_tour_of_spark_downloads_spark() -> None:
         return done.stdout
 
     assert "spark" not in commands("tour")
-    assert "[archive]" in commands("tour")
+    assert "--editable .\n" in commands("tour")
+    assert commands("tour").rstrip().endswith("snapkv tour")
+    assert "spark" not in commands("tour-all")
     assert "'.[spark]'" in commands("tour-spark")
-    assert commands("tour-spark").rstrip().endswith("snapkv tour")
+    assert commands("tour-spark").rstrip().endswith("-m system.everything")
 
 
 def test_the_glossary_explains_the_words_that_it_refers_to() -> None:

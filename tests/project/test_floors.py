@@ -37,7 +37,6 @@ FLOORS = [
         cdcmeta.scheduler.runtime
         cdcmeta.metrics
         cdcmeta.ui
-        cdcmeta.tour
         cdcmeta.cli
         snapkv.__main__ cdcmeta.__main__
     """.strip().splitlines()
@@ -58,9 +57,6 @@ DOORS = {
         spark.sink spark.sink_options spark.source_options spark.tasks spark.timing""",
     "cdcmeta.ui": """engine.contract engine.replay reading.history ui ui.differences ui.source
         ui.text ui.versions ui.views""",
-    "cdcmeta.tour": """archive.tables cli.exits cli.tour.comparing cli.tour.errors cli.tour.filling
-        cli.tour.git cli.tour.moments cli.tour.place cli.tour.printing cli.tour.sparked layout
-        ui""",
 }
 
 # What docs/architecture.md says of rooms: they do not import these, but for the modules named.
@@ -118,9 +114,7 @@ CLIENTS = {
         "snapkv.cli",
         "cdcmeta.cli.changefeeds",
         "cdcmeta.cli.changefeed_status",
-        "cdcmeta.tour.show",
     },
-    "duckdb": {"cdcmeta.tour.duck"},
     "numpy": {
         "snapkv.engine.lmdb.columns",
         "snapkv.engine.lmdb.change_scan",

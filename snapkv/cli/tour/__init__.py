@@ -2,10 +2,9 @@
 
 A `Clone` (`git`) is the clone to tour. `place` is where its store goes, a folder or an etcd.
 `filling` turns its first-parent history into a store, one commit for each commit, at git's
-time, and defines the keys. An `Examiner` (`answers`) asks store and git the
-same questions at several `Moment`s and keeps a `Report`; `archived` asks a compacted store with its
-archive, and `sparked` asks Spark, where these are installed.
-`show` is the command: it shows progress, answers, timings and what to try next.
+time, and defines the keys. An `Examiner` (`examiner`) asks store and git the same six questions
+at several `Moment`s and keeps a `Report`.
+`show` is the command: it shows progress, a row for each question, and what to try next.
 
 Caveats: paths that are not UTF-8, or too long for a key, are left out and listed. A merge shows its
 changes to its first parent. A commit of git that does not fit into one transaction stops the tour;

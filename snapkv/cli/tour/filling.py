@@ -22,8 +22,7 @@ from itertools import accumulate
 import snapkv
 from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
-from snapkv.cli.tour.errors import TourError
-from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge
+from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge, TourError
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import (
@@ -68,8 +67,6 @@ class Imported:
     """Commits that the store held already."""
     commits: int = 0
     seconds: float = 0.0
-    saves_s: list[float] = field(default_factory=list)
-    content_bytes: int = 0
     ts: int = 0
     """The timestamp at which the store shows the newest git commit."""
     undone: int = 0
@@ -114,11 +111,8 @@ def import_history(
             clock.set(timeline.times_ms[at])
             done.left_out |= {c.path for c in commit.changes if key_of(c.path) is None}
             values = _values(contents, commit, request_bytes_max)
-            before_save = perf_counter()
             saved = _save(store, commit, values, guard)
-            done.saves_s.append(perf_counter() - before_save)
             done.ts, guard = saved.ts, snapkv.AtRevision(COMMIT_KEY, saved.revision)
-            done.content_bytes += sum(map(len, values.values()))
             at += 1
             done.commits += 1
             on_commit(at)

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from snapkv.cli.tour.errors import GitError, TourError
+from snapkv.cli.exits import CommandError, Exit
 
 READ_BYTES = 1 << 20
 BATCH_OBJECTS_MAX = 256
@@ -42,6 +42,25 @@ _BELONGING_TO_ANOTHER = (
     "GIT_LITERAL_PATHSPECS",
 )
 """Set inside a hook, for the clone of that hook; we were given a path."""
+
+
+class TourError(CommandError):
+    """The tour cannot continue: `message` says why, `advice` what to do about it."""
+
+    def __init__(self, message: str, advice: str, code: Exit = Exit.USAGE) -> None:
+        super().__init__(f"{message}. {advice}", code)
+        self.message, self.advice = message, advice
+
+
+class GitError(TourError):
+    """Git ended with an error that the tour did not expect; `stderr` is its output."""
+
+    def __init__(self, words: Sequence[str], code: int, stderr: bytes) -> None:
+        self.stderr = stderr.decode(errors="replace").strip()
+        super().__init__(
+            f"git failed with code {code}, asked for: git {' '.join(words)}",
+            self.stderr or "It did not say why.",
+        )
 
 
 class TreeEntry(NamedTuple):
@@ -95,15 +114,12 @@ class TooLarge(Exception):
 class Clone:
     """A clone of a repository, at the commit that its HEAD named when it was found."""
 
-    def __init__(self, given: str, command: str = "snapkv tour") -> None:
-        """Find the clone that contains `given`; raise `TourError` if it cannot be toured.
-
-        `command` is what the error says to run next.
-        """
-        self.given, self._command = given, command
+    def __init__(self, given: str) -> None:
+        """Find the clone that contains `given`; raise `TourError` if it cannot be toured."""
+        self.given = given
         if not Path(given).is_dir():
             what = "is not a folder" if os.path.lexists(given) else "does not exist"
-            raise TourError(f"{given} {what}", f"Give the path of a git clone: {command} PATH")
+            raise TourError(f"{given} {what}", "Give the path of a git clone: snapkv tour PATH")
         try:
             found = self._ask("rev-parse", "--is-bare-repository", "--absolute-git-dir")
         except GitError as e:
@@ -111,7 +127,7 @@ class Clone:
                 raise
             raise TourError(
                 f"{given} is not in a git clone",
-                f"The tour reads git history. Go into a clone, or name one: {command} PATH",
+                "The tour reads git history. Go into a clone, or name one: snapkv tour PATH",
             ) from e
         bare, _, git_dir = found.decode(errors="surrogateescape").partition("\n")
         self.git_dir = git_dir.removesuffix("\n")
@@ -138,7 +154,7 @@ class Clone:
         if self._ask("config", "--get-regexp", promised, ok=(0, 1)):
             raise TourError(
                 f"{self.given} is a partial clone: contents of older files are not here",
-                f"Make a full clone (git clone without --filter) and name it: {self._command} PATH",
+                "Make a full clone (git clone without --filter) and name it: snapkv tour PATH",
             )
 
     @cached_property
@@ -198,26 +214,6 @@ class Clone:
         asked += ["--ignore-submodules=none", "--no-relative", a.decode(), b.decode()]
         fields = self._ask(*asked).split(b"\0")[:-1]
         return [_change(record, path) for record, path in zip(*[iter(fields)] * 2, strict=True)]
-
-    def authors(self, a: bytes | None, b: bytes) -> dict[bytes, str]:
-        """Return the author of the newest change of each path after commit `a`, up to `b`.
-
-        Both are of the first-parent history; None: all of it, up to `b`.
-        """
-        asked = ["-c", "log.showRoot=true", "-c", "log.diffMerges=first-parent", "log"]
-        asked += ["--first-parent", "-m", "--name-only", "-z", "--no-renames", "--encoding=UTF-8"]
-        asked += ["--ignore-submodules=none", "--no-show-signature", "--no-color", "--no-relative"]
-        asked += ["--format=%x01%an", b.decode(), *([f"^{a.decode()}"] if a else [])]
-        found: dict[bytes, str] = {}
-        author, is_first = "", False
-        with self._streaming(asked) as stream:
-            for field in _split(stream):
-                if field.lstrip(b"\n").startswith(b"\x01"):
-                    author, is_first = _text(field.lstrip(b"\n")[1:]), True
-                elif field:  # a line end is before the first path of a commit
-                    found.setdefault(field.removeprefix(b"\n") if is_first else field, author)
-                    is_first = False
-        return found
 
     # --- contents ---
 

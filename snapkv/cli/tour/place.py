@@ -10,8 +10,7 @@ from typing import Any
 
 import snapkv
 from snapkv.cli.exits import Exit
-from snapkv.cli.tour.errors import TourError
-from snapkv.cli.tour.git import Clone
+from snapkv.cli.tour.git import Clone, TourError
 from snapkv.engine.contract import Delete, Txn
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.lmdb.directory import DATA_FILE, READERS_FILE

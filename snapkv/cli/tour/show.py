@@ -1,47 +1,36 @@
-"""The steps of the tour, in order."""
+"""The steps of the tour: the import, a table of six questions, the verdict, what to try next."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 from snapkv.cli.exits import Exit
-from snapkv.cli.formats import counted
+from snapkv.cli.formats import counted, key_text
+from snapkv.cli.terminal import console as console_of
 from snapkv.cli.terminal import tell, tell_error
-from snapkv.cli.tour import archived, filling, place, sparked
-from snapkv.cli.tour.answers import Examiner, Report, TreeAnswer
-from snapkv.cli.tour.errors import TourError
+from snapkv.cli.tour import filling, place
+from snapkv.cli.tour.examiner import Examiner, Moment, Report
 from snapkv.cli.tour.filling import Imported, Timeline, shown_oid
-from snapkv.cli.tour.git import Clone
-from snapkv.cli.tour.moments import Moment
-from snapkv.cli.tour.printing import (
-    PipeConsole,
-    duration_text,
-    path_text,
-    plain_table,
-    progress,
-    say,
-    say_all_equal,
-    say_mismatches,
-    section,
-    size_text,
-    verdict_text,
-)
+from snapkv.cli.tour.git import Clone, TourError
 from snapkv.model import Entry
 from snapkv.times import format_time
 
 PLAIN_WIDTH = 100
 """Columns of a line without a terminal."""
 NAMES_SHOWN = 3
-SPARK_STEPS = 3
-"""To start it, and two questions."""
+MISMATCHES_SHOWN = 10
+QUESTIONS = 6
 
 
 def _store_given(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
@@ -83,23 +72,15 @@ def tour(
             help="The largest commit that is taken; else 64 MiB, in etcd 1.5 MiB.",
         ),
     ] = None,
-    no_archive: Annotated[
-        bool,
-        typer.Option("--no-archive", help="Do not ask a compacted store with an archive."),
-    ] = False,
-    no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="Do not ask Spark, which takes some seconds.")
-    ] = False,
 ) -> None:
     """Turn a clone's git history into a store, ask it about the past, and check it against git.
 
     Each commit of the first-parent history becomes one commit at git's time; each path a key.
     A second tour continues with the commits made since. The clone itself is not changed. The tour
-    also asks a store that was archived and compacted, if pyarrow is installed, and Spark, if
-    PySpark and Java are. It ends with 1 when an answer differs from git's.
+    ends with 1 when an answer differs from git's.
     """
     try:
-        report = _toured(path, store, again, request_bytes_max, not no_archive, not no_spark)
+        report = _toured(path, store, again, request_bytes_max)
     except TourError as e:
         tell_error(e.message)
         tell(e.advice)
@@ -111,15 +92,8 @@ def tour(
         raise typer.Exit(Exit.NO)
 
 
-def _toured(
-    path: str,
-    store_given: str | None,
-    again: bool,
-    bytes_max: int | None,
-    archive: bool,
-    spark: bool,
-) -> Report:
-    console = PipeConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | None) -> Report:
+    console = plain_console()
     clone = Clone(path)
     timeline = Timeline.of(clone)
     folder = place.store_path(clone, store_given)
@@ -141,13 +115,13 @@ def _toured(
         _tell_imported(console, done, timeline, folder)
         examiner = Examiner(store, clone, timeline)
         _examine(console, examiner, done, request_bytes_max)
-        if archive:
-            _ask_archive(console, examiner, request_bytes_max)
-        if spark:
-            _ask_spark(console, examiner, folder)
-        _tell_numbers(console, examiner, done)
-        _tell_verdict(console, examiner.report, done)
-        if not examiner.report.mismatches:
+        console.print()
+        if left_out := examiner.left_out | done.left_out:
+            say_left_out(console, left_out, filling.PATH_BYTES_MAX)
+        say_verdict(console, examiner.report)
+        if examiner.report.mismatches:
+            say(console, "", "The store does not hold what git does; --again makes it anew.")
+        else:
             _tell_next(console, examiner, folder)
     return examiner.report
 
@@ -180,148 +154,29 @@ def _tell_imported(console: Console, done: Imported, timeline: Timeline, folder:
         )
 
 
-def _tell_left_out(console: Console, left_out: set[bytes]) -> None:
-    names = ", ".join(path_text(path) for path in sorted(left_out)[:NAMES_SHOWN])
-    more = ", ..." if len(left_out) > NAMES_SHOWN else ""
-    why = f"no UTF-8, or more than {filling.PATH_BYTES_MAX} bytes"
-    say(console, "yellow", f"Left out, {counted(len(left_out), 'path')} ({why}): {names}{more}")
-
-
 # --- the answers ---------------------------------------------------------------------------
 
 
 def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes_max: int) -> None:
-    """Ask everything, and show the trees, differences and the restore."""
-    trees_count = len(examiner.moments)
-    rest: tuple[Callable[[], None], ...] = (
-        examiner.ask_dates,
-        examiner.ask_lists,
-        examiner.ask_loads,
-        examiner.ask_diffs,
-        lambda: examiner.ask_restore(done.ts, request_bytes_max),
-    )
-    with progress(console, "asking", trees_count + len(rest)) as advance:
-        for index, _ in enumerate(examiner.ask_trees()):
+    """Ask everything, and show a row for each question."""
+    shown = plain_table("", "answers>", "median>", "slowest>", "git")
+    with progress(console, "asking", QUESTIONS) as advance:
+        for index, asked in enumerate(examiner.ask(done.ts, request_bytes_max)):
+            spent = [_duration_text(of(asked.seconds)) for of in (median, max) if asked.seconds]
+            verdict = verdict_text(asked.equal) if asked.answers else Text("not tried", "dim")
+            times = spent or ("", "")
+            shown.add_row(asked.question, f"{asked.answers:,}", *times, verdict)
             advance(index + 1)
-        for index, ask in enumerate(rest):
-            ask()
-            advance(trees_count + index + 1)
-    report = examiner.report
-    trees = plain_table("", "date", "commit", "files>", "bytes>", "git ls-tree")
-    for answer in report.trees:
-        trees.add_row(*_tree_row(answer))
-    section(console, "What did the tree look like?", trees)
-    diffs = plain_table("from", "to", "files>", "git diff-tree")
-    for diff in report.diffs:
-        diffs.add_row(diff.a.label, diff.b.label, f"{diff.keys:,}", verdict_text(diff.equal))
-    if report.diffs:
-        section(console, "What differs between two dates?", diffs)
+    first, newest = examiner.moments[0], examiner.moments[-1]
+    section(
+        console, f"Asked about {len(examiner.moments)} dates: {first.date} to {newest.date}", shown
+    )
     console.print()
-    if report.restored is None:
-        say(console, "yellow", f"Restore: not tried, {report.restore_note}")
-        return
-    restored = report.restored
-    line = Text("Restored to ").append(restored.moment.date, "cyan")
-    line.append(f" ({restored.moment.label}): {counted(restored.keys, 'key')} changed, compared, ")
-    line.append("taken back: ").append_text(verdict_text(restored.equal))
-    console.print(line, soft_wrap=True)
-
-
-def _ask_archive(console: Console, examiner: Examiner, request_bytes_max: int) -> None:
-    """Ask an archive what a compacted store no longer knows; if there is none, say why."""
-    missing = ""
-    with progress(console, "archiving", len(examiner.timeline.oids) + archived.STEPS) as advance:
-        try:
-            archived.ask(examiner, request_bytes_max, advance)
-        except archived.NoArchive as e:
-            missing = str(e)
-    if missing:
-        console.print()
-        say(console, "yellow", f"Archive: not asked, {missing}")
-        return
-    shown = plain_table("", "date", "files>", "the store alone", "with its archive")
-    for tree, compacted in examiner.report.archived:
-        alone = "compacted" if compacted else "answers"
-        date = Text(tree.moment.date, "cyan")
-        shown.add_row(tree.moment.label, date, f"{tree.keys:,}", alone, verdict_text(tree.equal))
-    section(console, "What does an archive say, after the store was compacted?", shown)
-    if not any(compacted and tree.keys for tree, compacted in examiner.report.archived):
-        why = "all of this history falls on one date, and the store still knows it"
-        say(console, "yellow", f"The archive was not needed: {why}")
-
-
-def _ask_spark(console: Console, examiner: Examiner, folder: str) -> None:
-    """Ask Spark; if it cannot be asked, say why in a line."""
-    url, name, missing = place.url_of(folder), place.name_of(folder), ""
-    with progress(console, "asking Spark", SPARK_STEPS) as advance:
-        try:
-            with sparked.questions(examiner, url, name) as asks:
-                advance(1)
-                for index, ask in enumerate(asks):
-                    ask()
-                    advance(index + 2)
-        except sparked.NoSpark as e:
-            missing = str(e)
-    answers = examiner.report.spark
-    if not answers:
-        console.print()
-        say(console, "yellow", f"Spark: not asked, {missing}")
-        return
-    shown = plain_table("", "rows>", "time>", "git")
-    for answer in answers:
-        seconds = duration_text(answer.seconds)
-        shown.add_row(answer.question, f"{answer.rows:,}", seconds, verdict_text(answer.equal))
-    section(console, "What does Spark say of the same store?", shown)
-
-
-def _tree_row(answer: TreeAnswer) -> tuple[str | Text, ...]:
-    moment = answer.moment
-    commit = shown_oid(answer.oid) if answer.oid else "none yet"
-    sizes = f"{answer.keys:,}", size_text(answer.content_bytes)
-    return moment.label, Text(moment.date, "cyan"), commit, *sizes, verdict_text(answer.equal)
-
-
-# --- the numbers ---------------------------------------------------------------------------
-
-
-def _tell_numbers(console: Console, examiner: Examiner, done: Imported) -> None:
-    report, info = examiner.report, examiner.store.info()
-    newest = report.trees[-1]
-    stored: tuple[str, str] | tuple[()] = ()
-    if "used_bytes" in info["engine"]:  # etcd does not report the size of one store
-        stored = f"{info['engine']['records']:,}", size_text(info["engine"]["used_bytes"])
-    headings = ("git commits>", "keys now>", "bytes now>", "records>", "bytes in lmdb>")
-    held = plain_table(*headings[: 3 + len(stored)])
-    commits = f"{len(examiner.timeline.oids):,}"
-    held.add_row(commits, f"{newest.keys:,}", size_text(newest.content_bytes), *stored)
-    times = plain_table("", "median>", "slowest>", "of>")
-    for what, seconds in (
-        ("look up the revision of a date", report.lookups_s),
-        ("load a file as of a date", report.loads_s),
-        (f"list a folder as of a date{_typical(report.listed_keys)}", report.lists_s),
-        ("save a commit, durably", done.saves_s),
-    ):
-        if seconds:
-            slowest = duration_text(max(seconds))
-            times.add_row(what, duration_text(median(seconds)), slowest, f"{len(seconds):,}")
-    section(console, "What does it hold, and how fast is it?", held)
-    console.print()
-    console.print(times)
-
-
-def _typical(listed: list[int]) -> str:
-    return f" ({median(listed):,.0f} files)" if listed else ""
-
-
-def _tell_verdict(console: Console, report: Report, done: Imported) -> None:
-    console.print()
-    if left_out := report.left_out | done.left_out:
-        _tell_left_out(console, left_out)
-    if not report.mismatches:
-        say_all_equal(console, report)
-        return
-    say_mismatches(console, report)
-    say(console, "", "The store does not hold what git does; --again makes it anew.")
+    if examiner.restored is None:
+        say(console, "yellow", f"Restore: not tried, {examiner.restore_note}")
+    else:
+        date = examiner.restored.date
+        say(console, "", f"Restored to {date} ({examiner.restored.label}), compared, taken back")
 
 
 # --- what next -----------------------------------------------------------------------------
@@ -352,3 +207,88 @@ def _telling_key(examiner: Examiner, then: Moment) -> str | None:
     }
     plain = [key for key in entries if key.isprintable() and not key.startswith("-")]
     return max(plain, key=lambda key: (key == "README.md", entries[key].version), default=None)
+
+
+# --- the terminal --------------------------------------------------------------------------
+
+
+def plain_console() -> Console:
+    """Return the console of a tour."""
+    stream = sys.stdout
+    return console_of(stream, None if stream.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+@contextmanager
+def progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, nothing elsewhere; gives the function that moves it."""
+    if not console.is_terminal:
+        yield lambda done: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as shown:
+        task = shown.add_task(what, total=total)
+        yield lambda done: shown.update(task, completed=done)
+
+
+def section(console: Console, title: str, table: Table) -> None:
+    """Print a table under its title."""
+    console.print()
+    say(console, "bold", title)
+    console.print(table)
+
+
+def plain_table(*headings: str) -> Table:
+    """Return a table without lines; columns whose heading ends with `>` are flush right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for heading in headings:
+        right = heading.endswith(">")
+        table.add_column(
+            heading.removesuffix(">"), justify="right" if right else "left", no_wrap=True
+        )
+    return table
+
+
+def _duration_text(seconds: float) -> str:
+    """Return a duration as people say it."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:,.0f} us"
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def path_text(path: bytes) -> str:
+    """Return a path as one line shows it, the long ones in part."""
+    shown = path.decode(errors="backslashreplace")
+    return key_text(shown if len(shown) <= 60 else shown[:57] + "...")
+
+
+def say(console: Console, style: str, text: str) -> None:
+    """Print a line, which a pipe gets as it is, however long."""
+    console.print(Text(text, style), soft_wrap=True)
+
+
+def verdict_text(equal: bool) -> Text:
+    """Return whether an answer is equal to git's, in a word."""
+    return Text("equal", "green") if equal else Text("DIFFERS", "bold red")
+
+
+def say_left_out(console: Console, left_out: set[bytes], bytes_max: int) -> None:
+    """Print the paths that cannot be keys."""
+    names = ", ".join(path_text(path) for path in sorted(left_out)[:NAMES_SHOWN])
+    more = ", ..." if len(left_out) > NAMES_SHOWN else ""
+    why = f"not UTF-8, or more than {bytes_max} bytes"
+    say(console, "yellow", f"Left out, {counted(len(left_out), 'path')} ({why}): {names}{more}")
+
+
+def say_verdict(console: Console, done: Report) -> None:
+    """Print that no answer differs from git's; else how many do, and the first of them."""
+    count = len(done.mismatches)
+    if not count:
+        say(console, "bold green", f"All {done.answers:,} answers are equal to git's.")
+        return
+    what = "mismatch" if count == 1 else "mismatches"
+    say(console, "bold red", f"{count:,} {what} in {done.answers:,} answers:")
+    for wrong in done.mismatches[:MISMATCHES_SHOWN]:
+        say(console, "red", f"  {wrong.question}: {key_text(wrong.key)}")
+        say(console, "", f"    git: {wrong.git}    store: {wrong.store}")
+    if (more := count - MISMATCHES_SHOWN) > 0:
+        say(console, "", f"  ... and {more:,} more")

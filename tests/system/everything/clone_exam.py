@@ -1,0 +1,57 @@
+"""The questions of `snapkv tour`, asked of each clone alone, in a store of its own.
+
+They are asked again of a compacted store with its archive, and in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from snapkv.cli.formats import counted
+from snapkv.cli.tour import filling, place
+from snapkv.cli.tour.examiner import Examiner
+from system.everything import clone_archived
+from system.everything.clone_sparked import Started, ask
+from system.everything.clones import Toured
+from system.everything.report import ONE_CLONE, Report
+
+
+def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | None = None) -> None:
+    """Fill a store with one clone in a folder, and ask all questions; add to the report."""
+    bytes_max = place.REQUEST_BYTES_MAX
+    with filled(toured, str(folder)) as (examiner, done):
+        asked = list(examiner.ask(done.ts, bytes_max))
+        rows = {each.question: each.equal for each in asked if each.answers}
+        before = len(examiner.report.mismatches)
+        compacted = clone_archived.ask(examiner, bytes_max)
+        archive = f"with an archive, {counted(len(compacted), 'date')} compacted"
+        rows[archive] = len(examiner.report.mismatches) == before
+        if spark is not None:
+            answers = ask(examiner, place.url_of(str(folder)), "default", spark)
+            rows |= {f"Spark: {each.question}": each.equal for each in answers}
+    report.answers += examiner.report.answers
+    report.mismatches += [
+        wrong._replace(question=f"{toured.name}: {wrong.question}")
+        for wrong in examiner.report.mismatches
+    ]
+    for question, equal in rows.items():
+        report.add(ONE_CLONE, f"{toured.name}: {question}", "git", not equal)
+
+
+@contextmanager
+def filled(toured: Toured, path: str) -> Iterator[tuple[Examiner, filling.Imported]]:
+    """Fill a store in a folder or an etcd with one clone, as `snapkv tour` does."""
+    bytes_max = place.request_bytes_default(path)
+    with place.opened(path, request_bytes_max=bytes_max) as (store, clock):
+        done = filling.import_history(
+            store,
+            clock,
+            toured.clone,
+            toured.timeline,
+            path=path,
+            request_bytes_max=bytes_max,
+            on_commit=lambda done: None,
+        )
+        yield Examiner(store, toured.clone, toured.timeline), done
