@@ -22,7 +22,7 @@ with extra("spark", "Spark"):
     from cdcmeta.spark.api import changes_as_of, register
     from cdcmeta.spark.source import ChangesDataSource
     from cdcmeta.spark.streams import with_stream
-    from snapkv.spark.errors import SourceError
+    from snapkv.spark.sources import SourceError
 
 __all__ = [
     "ChangesDataSource",

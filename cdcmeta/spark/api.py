@@ -14,11 +14,15 @@ from cdcmeta.changes.state import Since
 from cdcmeta.spark.options import is_time
 from cdcmeta.spark.source import ChangesDataSource
 from snapkv import When
-from snapkv.spark import errors
-from snapkv.spark.errors import SourceError
-from snapkv.spark.location import absolute
-from snapkv.spark.sessions import Times, ensure_registered, register_format
-from snapkv.spark.timing import exact
+from snapkv.spark.sources import (
+    SourceError,
+    Times,
+    absolute,
+    ensure_registered,
+    errors,
+    exact,
+    register_format,
+)
 
 
 def register(spark: SparkSession) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.errors import InvalidSequenceError
-from snapkv.layout import Mark
-from snapkv.spark.offset import boolean, checking, store_and_mark, store_fields
+from snapkv.spark.sources import Mark, boolean, checking, store_and_mark, store_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,17 @@ from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
 from cdcmeta.errors import CDCMetaError, DatabaseNotFoundError, InvalidSequenceError
-from snapkv.spark import errors
-from snapkv.spark.errors import SourceError
-from snapkv.spark.source_options import (
+from snapkv.spark.sources import (
+    SourceError,
     SourceOptions,
     canonical_names,
     check_one_of,
+    errors,
+    is_exact,
     location_of,
+    timestamp_of,
     zone_in,
 )
-from snapkv.spark.timing import is_exact, timestamp_of
 
 # --- error codes besides those of snapkv's format, which have the same meaning here ---
 

@@ -26,15 +26,29 @@ from cdcmeta.spark.options import FORMAT, SEQUENCE, converted
 from cdcmeta.spark.tasks import SCHEMA
 from snapkv import Absent, AtRevision, CommitTimeoutError, CommitTooLargeError, ConflictError
 from snapkv.model import Guard
-from snapkv.spark import errors
-from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
-from snapkv.spark.decoding import JSON
-from snapkv.spark.encoding import Encoder, has_decimals
-from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.schema import arrow_schema
-from snapkv.spark.sink import OfBatch, OfStream, Sink, texts_of
-from snapkv.spark.sink_options import SinkOptions, check_kind, check_names, sink_texts
-from snapkv.spark.source_options import location_of
+from snapkv.spark.sources import (
+    JSON,
+    TRIES,
+    Batch,
+    Encoder,
+    Marker,
+    OfBatch,
+    OfStream,
+    Sink,
+    SinkOptions,
+    SourceError,
+    Writes,
+    arrow_schema,
+    check_kind,
+    check_names,
+    coded,
+    digest_of,
+    errors,
+    has_decimals,
+    location_of,
+    sink_texts,
+    texts_of,
+)
 
 KNOWN = ("store", "path", "name", "database", "note", "writer", "txnAppId", "txnVersion")
 DELETED, WHOLE, SEQ = "deleted", "doc", "seq"

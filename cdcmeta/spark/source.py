@@ -21,12 +21,20 @@ from cdcmeta.spark.sink import DocumentBatchSink, DocumentStreamSink, document_o
 from cdcmeta.spark.stream import FeedStream
 from cdcmeta.spark.tasks import SCHEMA, Shape, cut, feed_of
 from snapkv.errors import another
-from snapkv.spark import errors
-from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.pinned import BACKWARDS, Commits, Present, moment_of, verified_reader
-from snapkv.spark.reader import BatchReader, present_of
-from snapkv.spark.sink import check_of_stream
-from snapkv.spark.tasks import Task
+from snapkv.spark.sources import (
+    BACKWARDS,
+    BatchReader,
+    Commits,
+    Present,
+    SourceError,
+    Task,
+    check_of_stream,
+    coded,
+    errors,
+    moment_of,
+    present_of,
+    verified_reader,
+)
 
 # --- reading a batch: the driver pins what it shows, and cuts it into tasks ---
 

@@ -14,12 +14,18 @@ from cdcmeta.spark import options as codes
 from cdcmeta.spark.offset import Offset
 from cdcmeta.spark.options import FOR_BATCHES, Options
 from cdcmeta.spark.tasks import Shape, cut, feed_of
-from snapkv.reading.reader import Reader
-from snapkv.spark.errors import ANEW, SourceError
-from snapkv.spark.limits import Limit
-from snapkv.spark.micro_batches import MicroBatches
-from snapkv.spark.pinned import Commits, Present, present_in, verified_reader
-from snapkv.spark.tasks import Task
+from snapkv.spark.sources import (
+    ANEW,
+    Commits,
+    Limit,
+    MicroBatches,
+    Present,
+    Reader,
+    SourceError,
+    Task,
+    present_in,
+    verified_reader,
+)
 from snapkv.times import physical_ms
 
 DATA_LOSS = (

@@ -18,15 +18,21 @@ from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
 from cdcmeta.spark.options import Options, converted
 from snapkv import Snapshot
-from snapkv.layout import Keyspace, Layout
-from snapkv.reading import arrow
-from snapkv.reading.arrow import Arrays
-from snapkv.reading.reader import Reader
-from snapkv.reading.spans import Span
-from snapkv.spark.cuts import cut_keys
-from snapkv.spark.pinned import Commits
-from snapkv.spark.schema import arrow_schema, batch_of, mismatch
-from snapkv.spark.tasks import Columns, Task
+from snapkv.spark.sources import (
+    Arrays,
+    Columns,
+    Commits,
+    Keyspace,
+    Layout,
+    Reader,
+    Span,
+    Task,
+    arrow,
+    arrow_schema,
+    batch_of,
+    cut_keys,
+    mismatch,
+)
 
 # --- converts changes to batches of exactly the schema that Spark expects ---
 

@@ -9,12 +9,7 @@ from itertools import islice
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.ui.past import Moves, moves_back, moves_of
 from snapkv import CompactedError, Entry, When
-from snapkv.engine.contract import Event, KeyValue
-from snapkv.engine.replay import replayed
-from snapkv.reading.history import stamped
-from snapkv.ui import Source
-from snapkv.ui.source import Budget
-from snapkv.ui.versions import Versions
+from snapkv.ui import Budget, Event, KeyValue, Source, Versions, replayed, stamped
 
 MOVES_MAX = 40
 """The most moves of a table that are shown."""

@@ -10,9 +10,7 @@ from cdcmeta.changes.relocation import space_of
 from cdcmeta.scheduler.runtime import records
 from snapkv import When
 from snapkv.model import Version
-from snapkv.ui import Source
-from snapkv.ui.source import Budget
-from snapkv.ui.versions import Versions, stored_versions_back
+from snapkv.ui import Budget, Source, Versions, stored_versions_back
 
 EDITS_MAX = 25
 MOVES_MAX = 50

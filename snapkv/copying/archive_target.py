@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from snapkv.archive.engine import ArchiveEngine
+from snapkv.archive.engine import ArchiveEngine as ArchiveEngine
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import Gap
+from snapkv.archive.places import open_files as open_files
 from snapkv.archive.publishing import newest
+from snapkv.archive.publishing import publish as publish
 from snapkv.archive.writer import ArchiveWriter, Change
 from snapkv.base.waiting import monotonic
 from snapkv.copying.sources import Step

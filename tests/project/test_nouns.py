@@ -76,9 +76,13 @@ def twice() -> Iterator[str]:
             yield f"file {name}"
 
 
+DOORS = ("snapkv/copying/toolkit.py",)
+"""They only name what cdcmeta takes from other modules (tests/project/test_floors.py)."""
+
+
 def small() -> Iterator[str]:
     for path in FILES:
-        if len((ROOT / path).read_text().splitlines()) < SMALL_LINES:
+        if str(path) not in DOORS and len((ROOT / path).read_text().splitlines()) < SMALL_LINES:
             yield f"small {path}"
 
 

@@ -38,14 +38,28 @@ from cdcmeta.scheduler.executors.sinks.recorded_place import (
     Versions,
 )
 from snapkv import Change, Changes, Commit, SnapshotKV
-from snapkv.coordination.requests import transact
-from snapkv.copying.sources import Step
-from snapkv.copying.store_target import StoreTarget
-from snapkv.copying.targets import Target
-from snapkv.engine.contract import Compare, Delete, Event, KeyValue, Op, Put, Range, Txn
-from snapkv.engine.contract import Target as Compared
+from snapkv.copying.toolkit import (
+    CREATION_ORDINAL,
+    Compare,
+    Compared,
+    Delete,
+    Event,
+    KeyValue,
+    Layout,
+    Op,
+    Put,
+    Range,
+    SourceId,
+    StampRecord,
+    Step,
+    StoreTarget,
+    Target,
+    Txn,
+    prefix_end,
+    stamp_of,
+    transact,
+)
 from snapkv.errors import ArchiveTakenError, EngineBusyError, SessionLostError
-from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
 
 RECORD, ARCHIVE = "record+", "record+archive:"

@@ -21,15 +21,17 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.sinks.contract import fenced
 from cdcmeta.scheduler.executors.sinks.recorded_place import TAKE_TRIES, Assignment, State, Versions
-from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.places import open_files
-from snapkv.archive.publishing import publish
 from snapkv.base.waiting import monotonic, pause
-from snapkv.copying.archive_target import ArchiveTarget
-from snapkv.copying.targets import Target
-from snapkv.engine.contract import KeyValue
+from snapkv.copying.archive_target import ArchiveEngine, ArchiveTarget, open_files, publish
+from snapkv.copying.toolkit import (
+    CREATION_ORDINAL,
+    KeyValue,
+    Layout,
+    StampRecord,
+    Target,
+    prefix_end,
+)
 from snapkv.errors import ArchiveTakenError
-from snapkv.layout import CREATION_ORDINAL, Layout, StampRecord, prefix_end
 
 FOLDER, DIGITS = "_assignment", 20
 FIRST_REVISION = 1

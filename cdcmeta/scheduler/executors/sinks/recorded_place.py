@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from cdcmeta.scheduler.core.states import Token
-from snapkv.copying.targets import Target
-from snapkv.engine.contract import KeyValue
-from snapkv.layout import SourceId
+from snapkv.copying.toolkit import KeyValue, SourceId, Target
 
 TAKE_TRIES = 16
 """The most times that another assignment may begin while one takes its place."""

@@ -33,8 +33,7 @@ from cdcmeta.changes.state import State
 from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
 from cdcmeta.scheduler.executors.sources.contract import Part
 from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV, Watch
-from snapkv.layout import Keyspace
-from snapkv.reading.view import View
+from snapkv.copying.toolkit import Keyspace, View
 
 PAGE_DOCS = 100
 Superseded: TypeAlias = Mapping[str, frozenset[Revision]]

@@ -1,0 +1,45 @@
+"""Kit for copies that other packages make: sources, targets, transactions, stored bytes.
+
+The targets that are archives need pyarrow: `snapkv.copying.archive_target`.
+"""
+
+from snapkv.coordination.requests import transact
+from snapkv.copying.sources import Step
+from snapkv.copying.store_target import StoreTarget
+from snapkv.copying.targets import Target
+from snapkv.engine.contract import Compare, Delete, Event, KeyValue, Op, Put, Range, Txn
+from snapkv.engine.contract import Target as Compared
+from snapkv.layout import (
+    CREATION_ORDINAL,
+    Keyspace,
+    Layout,
+    SourceId,
+    StampRecord,
+    prefix_end,
+    stamp_of,
+)
+from snapkv.reading.view import View
+
+__all__ = [
+    "CREATION_ORDINAL",
+    "Compare",
+    "Compared",
+    "Delete",
+    "Event",
+    "KeyValue",
+    "Keyspace",
+    "Layout",
+    "Op",
+    "Put",
+    "Range",
+    "SourceId",
+    "StampRecord",
+    "Step",
+    "StoreTarget",
+    "Target",
+    "Txn",
+    "View",
+    "prefix_end",
+    "stamp_of",
+    "transact",
+]
