@@ -1,15 +1,17 @@
-"""From the URL of a store to its engine: the schemes, the options of each, and archives."""
+"""Where keys are, as a value; and from the URL of a store to its engine, with its options."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from snapkv.base.arguments import check_known, check_text
 from snapkv.engine.contract import Engine
 from snapkv.errors import InvalidOptionError
 
+DEFAULT_NAME = "default"
 TELLTALES = "@?="
 """Characters next to a secret in the URL of any engine."""
 
@@ -27,6 +29,34 @@ COMMON_OPTIONS = (
     "hooks",
     "stats",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where keys are: in a store, in one of its spaces, or below a prefix that is observed.
+
+    `options` are those of the engine, `storage` those of the archive's object store. It can be
+    pickled, and hashed if their values can.
+    """
+
+    url: str
+    name: str = DEFAULT_NAME
+    prefix: str | None = None
+    archive: str | None = None
+    storage: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # it may hold a password
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # so may these
+    space: str | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options that name it on a command line."""
+        named = {
+            "--name": None if self.name == DEFAULT_NAME else self.name,
+            "--observe": self.prefix,
+            "--archive": self.archive,
+        }
+        given = [(name, text) for name, text in named.items() if text is not None]
+        return "--store", self.url, *(word for pair in given for word in pair)
 
 
 def _memory(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:

@@ -46,6 +46,7 @@ from snapkv.spark.sources import (
     errors,
     has_decimals,
     location_of,
+    open_to_write,
     sink_texts,
     texts_of,
 )
@@ -140,7 +141,7 @@ class DocumentSink(Sink):
         if not writes:
             return
         location = self.options.location
-        with coded(), converted(), location.open_to_write(self.options.text("writer")) as store:
+        with coded(), converted(), open_to_write(location, self.options.text("writer")) as store:
             db = ChangesDB(store, self.options.database)
             if not db.exists():
                 with suppress(DatabaseExistsError):  # another program created it

@@ -19,9 +19,9 @@ from snapkv.cli.pager import paged
 from snapkv.cli.progress import patience
 from snapkv.cli.terminal import tell_warning
 from snapkv.hooks import Hooks
-from snapkv.reading.observed import Observed
-from snapkv.store.observe import observe
-from snapkv.store.open import DEFAULT_NAME, STORE_VARIABLE
+from snapkv.location import DEFAULT_NAME, Location
+from snapkv.store.observe import Reads, open_to_read
+from snapkv.store.open import STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.times import duration_ms
@@ -269,25 +269,15 @@ class StoreOptions:
             yield store
 
     @contextmanager
-    def readable(self) -> Iterator[SnapshotKV | Observed[str]]:
+    def readable(self) -> Iterator[Reads]:
         """Open the store, or with --observe the keys under that prefix, for reading."""
-        if self.observe is None:
-            with self.opened() as store:
-                yield store
-            return
-        if self.archive is not None:
+        if self.observe is not None and self.archive is not None:
             raise CommandError(
                 "--observe reads what the engine has; for an archive of such keys give "
                 f"--store archive:{self.archive}, without --observe and --archive"
             )
-        url = self.url
-        with warnings_shown(), patience(url):
-            keys = observe(
-                url,
-                prefix=self.observe,
-                name=self.store_name,
-                read_timeout=seconds(self.timeout),
-            )
+        with warnings_shown(), patience(self.url):
+            keys = open_to_read(self.location, read_timeout=seconds(self.timeout))
         with keys:
             yield keys
 
@@ -302,6 +292,11 @@ class StoreOptions:
     def store_name(self) -> str:
         """The store's name in that place."""
         return DEFAULT_NAME if self.name is None else self.name
+
+    @property
+    def location(self) -> Location:
+        """Where the keys are that the command reads."""
+        return Location(self.url, self.store_name, self.observe, self.archive)
 
 
 _OF_STORES = {"store", "name"}

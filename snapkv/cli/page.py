@@ -27,7 +27,7 @@ from snapkv.cli.serving import (
     user_option,
 )
 from snapkv.cli.terminal import tell, tell_warning
-from snapkv.store.open import DEFAULT_NAME, STORE_VARIABLE
+from snapkv.store.open import STORE_VARIABLE
 
 if TYPE_CHECKING:  # only serving needs an extra, not the help
     from snapkv import ui as pages
@@ -161,7 +161,8 @@ def opened_site(
         )
     shown, redaction = shown_values(rendering)
     with options.readable() as keys:
-        yield ui.Site(ui.Source(keys, words_of(options), allow_restore, redaction), shown)
+        source = ui.Source(keys, options.location.words, allow_restore, redaction)
+        yield ui.Site(source, shown, writer=options.writer)
 
 
 @contextmanager
@@ -189,15 +190,3 @@ def opened_fleet(
         site.rendering, site.redaction = shown, redaction
         site.writable, site.writer = allow_restore, options.writer
         yield site
-
-
-def words_of(options: StoreOptions) -> tuple[str, ...]:
-    """Return the options that name the same store on another command line."""
-    words = ["--store", options.url]
-    if options.store_name != DEFAULT_NAME:
-        words += ["--name", options.store_name]
-    if options.observe is not None:
-        words += ["--observe", options.observe]
-    if options.archive is not None:
-        words += ["--archive", options.archive]
-    return tuple(words)

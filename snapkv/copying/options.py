@@ -14,8 +14,7 @@ from snapkv.clock import Clock
 from snapkv.errors import InvalidOptionError
 from snapkv.hooks import Hooks, checked_hooks
 from snapkv.layout import Layout
-from snapkv.location import scheme_of
-from snapkv.store.open import DEFAULT_NAME
+from snapkv.location import DEFAULT_NAME, scheme_of
 from snapkv.times import duration_ms
 
 EVERY_MS_MIN = FLUSH_MS_MIN = 100

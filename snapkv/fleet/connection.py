@@ -16,13 +16,14 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.fleet.agreement import RESTORED
-from snapkv.fleet.link import AWAY, Link, Reads
+from snapkv.fleet.link import AWAY, Link
 from snapkv.fleet.member import named, naming
 from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch
+from snapkv.store.observe import Reads
 from snapkv.times import dated
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
 from snapkv.fleet.connection import Connection
-from snapkv.fleet.link import AWAY, Reads
+from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import named
 from snapkv.fleet.token import Place, check_store
 from snapkv.layout import Mark
 from snapkv.model import Changes
+from snapkv.store.observe import Reads
 from snapkv.times import TIMESTAMP_MAX
 
 RETRY_S_MIN = 0.1

@@ -24,12 +24,10 @@ from snapkv.errors import (
     another,
 )
 from snapkv.fleet.agreement import RESTORED, Agreement
-from snapkv.fleet.member import Member, naming
+from snapkv.fleet.member import Member, archive_of, location_of, naming
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
-from snapkv.reading.observed import Observed
-from snapkv.store.observe import observe
-from snapkv.store.open import open as open_store
+from snapkv.store.observe import Reads, open_to_read
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.tracker import Tracker
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from snapkv.archive.engine import ArchiveEngine
     from snapkv.archive.whole import WholeArchive
 
-Reads = SnapshotKV | Observed[str]
 Found = TypeVar("Found")
 
 CLOSED = "the fleet was closed"
@@ -139,36 +136,15 @@ class Link:
             if self._reads is None:
                 self._check_away()
                 try:
-                    opened = self._identified(self._open())
+                    found = location_of(self.member, archive=False)
+                    opened = open_to_read(found, clock=self._clock, read_timeout=self.timeout)
+                    self._identified(opened)
                     self._follow(opened)
                     self._reads = opened
                 except SILENT as e:
                     self._note_away(e)
                     raise
             return self._reads
-
-    def _open(self) -> Reads:
-        member = self.member
-        if member.prefix is not None:
-            return observe(
-                member.url,
-                prefix=member.prefix,
-                name=member.store_name,
-                clock=self._clock,
-                read_timeout=self.timeout,
-                **member.options,
-            )
-        storage = member.storage if member.is_archive else None
-        opened: SnapshotKV = open_store(
-            member.url,
-            name=member.store_name,
-            create=False,
-            clock=self._clock,
-            read_timeout=self.timeout,
-            storage=storage,
-            **member.options,
-        )
-        return opened
 
     def _follow(self, reads: Reads) -> None:
         """Take the history that an open member has now as that of the fleet."""
@@ -191,11 +167,9 @@ class Link:
         with self._opening:
             if self._kept is None and not self._closed:
                 self.archive_silence.check()
-                url = f"archive:{member.archive.removeprefix('archive:')}"
                 with self.archive_silence.noting(self.away_s):
-                    opened = open_store(
-                        url, storage=member.storage, create=False, read_timeout=self.timeout
-                    )
+                    opened = open_to_read(archive_of(member), read_timeout=self.timeout)
+                assert isinstance(opened, SnapshotKV)
                 self._identified(opened)
                 self._kept = opened
             return self._kept
@@ -242,14 +216,13 @@ class Link:
         earliest = why.earliest if why.unit == "timestamp" else None
         raise CompactedError(timestamp, earliest, archive=engine.archived)
 
-    def _identified(self, reads: Reads) -> Reads:
-        """Return a store that was opened, if it is the one that the fleet knows by that name."""
+    def _identified(self, reads: Reads) -> None:
+        """Close a store that was opened, unless it is the one that the fleet knows by that name."""
         try:
             self._identify(reads.reader.format.store_id)
         except SnapKVError:
             reads.close()
             raise
-        return reads
 
     def _identify(self, found: bytes) -> None:
         """Raise `StoreRecreatedError` unless a store is the one that the fleet knows."""

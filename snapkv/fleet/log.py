@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from snapkv.errors import CompactedError
 from snapkv.fleet.behind import Span
 from snapkv.fleet.connection import begun
-from snapkv.fleet.link import Reads
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import in_order
 from snapkv.model import Commit, Difference
 from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as log_of
+from snapkv.store.observe import Reads
 
 
 class MemberLogged(NamedTuple):

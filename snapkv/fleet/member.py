@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 from snapkv.base.arguments import check_text, wrong_type
 from snapkv.errors import NAMED_MAX, InvalidOptionError, InvalidTypeError, SnapKVError
 from snapkv.layout import Layout, raw_key
-from snapkv.location import check_engine
+from snapkv.location import DEFAULT_NAME, Location, check_engine
 from snapkv.reading.observed import Observed
-from snapkv.store.open import DEFAULT_NAME
 from snapkv.store.store import SnapshotKV
 from snapkv.times import TIMESTAMP_MAX, When, dated, is_likely, is_number, pack, resolve, unlikely
 
@@ -157,6 +156,29 @@ def _described(name: str, given: dict[str, Any], now_ms: int) -> Member:
         TIMESTAMP_MAX if left is None else left,
         given,
     )
+
+
+def location_of(member: Member, *, archive: bool = True) -> Location:
+    """Return where a member's keys are: with the archive beside its engine, or without."""
+    beside = member.archive if archive else None
+    return Location(
+        member.url,
+        member.store_name,
+        member.prefix,
+        None if beside is None else beside.removeprefix("archive:"),
+        _pairs(member.storage if beside is not None or member.is_archive else None),
+        _pairs(member.options),
+    )
+
+
+def archive_of(member: Member) -> Location:
+    """Return where the archive is that a member has beside its engine."""
+    assert member.archive is not None
+    return Location(archive_url(member.archive), storage=_pairs(member.storage))
+
+
+def _pairs(options: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted((options or {}).items()))
 
 
 def archive_url(place: str) -> str:

@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 from snapkv.errors import CompactedError, NotObservedError
 from snapkv.fleet.behind import Span
 from snapkv.fleet.connection import Connection, ReadSpan, begun
-from snapkv.fleet.link import Reads
 from snapkv.fleet.member import naming
 from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Seen
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history
+from snapkv.store.observe import Reads
 
 Step = TypeVar("Step")
 

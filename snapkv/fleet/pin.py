@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import CompactedError, SnapKVError
-from snapkv.fleet.link import Link, Reads
+from snapkv.fleet.link import Link
 from snapkv.fleet.member import named, naming
 from snapkv.fleet.source import MemberSource
 from snapkv.layout import Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
+from snapkv.store.observe import Reads
 from snapkv.timeline.moment import Moment
 from snapkv.times import dated
 

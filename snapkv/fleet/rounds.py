@@ -26,11 +26,12 @@ from functools import partial
 
 from snapkv.errors import CompactedError
 from snapkv.fleet.connection import Connection
-from snapkv.fleet.link import AWAY, Reads
+from snapkv.fleet.link import AWAY
 from snapkv.fleet.members import Members
 from snapkv.fleet.pin import LATE, Pin
 from snapkv.layout import ROUND_META
 from snapkv.model import Scalar
+from snapkv.store.observe import Reads
 
 LOOKS_MAX = 8
 """A moment looks for a round in so many ticks of the slowest member, at most."""

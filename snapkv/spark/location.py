@@ -1,76 +1,37 @@
-"""The origin of rows: a value that Spark sends to every process, which opens its own engine."""
+"""The origin of rows: each process opens its own engine of the location that Spark sends."""
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from snapkv.archive.storage import SECONDS
 from snapkv.layout import Keyspace, Layout, RawKeyspace
-from snapkv.reading.observed import Observed
+from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.store.observe import observe
+from snapkv.store.observe import Reads, open_to_read
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
-
-Opened = SnapshotKV | Observed[str]
 
 OPENED_MAX = 8
 """Engines that one worker process keeps open."""
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A store, one of its spaces, or an observed prefix; can be pickled and hashed."""
-
-    url: str
-    name: str
-    space: str | None
-    observe: str | None
-    options: tuple[tuple[str, Any], ...] = field(repr=False)  # they may hold a password
-    archive: str | None = None
-    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # so may these
-
-    def open(self) -> Opened:
-        """Open it for reading; the caller closes it. Raises as `snapkv.open` and `observe`."""
-        options = dict(self.options)
-        if self.observe is not None:
-            return observe(self.url, prefix=self.observe, name=self.name, **options)
-        return open_store(
-            self.url,
-            codec=None,
-            name=self.name,
-            create=False,
-            archive=self.archive,
-            storage={name: _typed(name, text) for name, text in self.storage} or None,
-            **options,
-        )
-
-    def open_to_write(self, writer: str | None) -> SnapshotKV:
-        """Open the store for writing, or create it; the caller closes it. Raises as `open`."""
-        return open_store(self.url, codec=None, name=self.name, writer=writer, **dict(self.options))
-
-    def keyspace(self, *, text: bool) -> Keyspace:
-        """Return the key space that is read, with keys as text or as bytes."""
-        if self.observe is not None:
-            return RawKeyspace(self.observe.encode(), text=text)
-        layout = Layout(self.name)
-        space = layout.data if self.space is None else layout.space(self.space)
-        return replace(space, text=text)
+def open_to_write(location: Location, writer: str | None) -> SnapshotKV:
+    """Open a store for writing, or create it; the caller closes it. Raises as `snapkv.open`."""
+    options = dict(location.options)
+    return open_store(location.url, codec=None, name=location.name, writer=writer, **options)
 
 
-def _typed(name: str, text: str) -> str | bool | float:
-    """Return the value of an option of an object store, all of which Spark passes as text."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return int(text) if name == "max_retries" else float(text) if name in SECONDS else text
-    except ValueError:
-        return text  # which the archive rejects
+def keyspace_of(location: Location, *, text: bool) -> Keyspace:
+    """Return the key space that is read, with keys as text or as bytes."""
+    if location.prefix is not None:
+        return RawKeyspace(location.prefix.encode(), text=text)
+    layout = Layout(location.name)
+    space = layout.data if location.space is None else layout.space(location.space)
+    return replace(space, text=text)
 
 
 def absolute(url: str) -> str:
@@ -115,7 +76,7 @@ def absolute_archive(url: str) -> str:
     return url
 
 
-_opened: OrderedDict[Location, Opened] = OrderedDict()
+_opened: OrderedDict[Location, Reads] = OrderedDict()
 
 
 def opened(location: Location) -> Reader:
@@ -126,7 +87,7 @@ def opened(location: Location) -> Reader:
     """
     kept = _opened.get(location)
     if kept is None or not kept.reader.engine.remote:
-        found = location.open()
+        found = open_to_read(location)
         forget(location)
         while len(_opened) >= OPENED_MAX:
             _opened.popitem(last=False)[1].close()

@@ -27,6 +27,7 @@ from snapkv.spark.errors import coded
 from snapkv.spark.options import Options, span_of
 from snapkv.spark.pinned import Commits, moment_of, present_in, range_of
 from snapkv.spark.schema import schema_of
+from snapkv.store.observe import open_to_read
 
 BASE = (
     "space STRING, key BINARY, value BINARY, revision BIGINT, created BIGINT, version BIGINT, "
@@ -112,7 +113,7 @@ def snapshot(spark: SparkSession, options: Options, *, forced: bool) -> DataFram
     schema = _schema(options, forced)
     if schema is None:
         return None
-    with coded(), options.location.open() as opened:
+    with coded(), open_to_read(options.location) as opened:
         reader, archive = opened.reader, archive_of(opened.reader.engine)
         timed = TIMED in schema.names
         if archive is None or (timed and archive is not reader.engine):  # live has older times
@@ -143,7 +144,7 @@ def changes(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame
     schema = _schema(options, forced)
     if schema is None or options.flag("preimages"):
         return None
-    with coded(), options.location.open() as opened:
+    with coded(), open_to_read(options.location) as opened:
         reader, archive = opened.reader, archive_of(opened.reader.engine)
         if archive is None:
             return None
@@ -184,7 +185,7 @@ def _schema(options: Options, forced: bool) -> StructType | None:
     if "://" in url and not forced:  # Spark needs libraries for object stores
         return None
     plain = options.choice("valueFormat", *FORMATS) in (BYTES, UTF8)
-    if where.observe is not None or options.text("schema") is not None or not plain:
+    if where.prefix is not None or options.text("schema") is not None or not plain:
         return None
     found = schema_of(options)
     return found if isinstance(found, StructType) else None

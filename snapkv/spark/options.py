@@ -14,6 +14,7 @@ from snapkv.spark import errors
 from snapkv.spark.decoding import FORMATS, MODES
 from snapkv.spark.errors import SourceError
 from snapkv.spark.fleets.options import check_without_fleet, location_of_fleet
+from snapkv.spark.location import keyspace_of
 from snapkv.spark.source_options import ENGINE as ENGINE
 from snapkv.spark.source_options import (
     SourceOptions,
@@ -217,7 +218,7 @@ def span_of(options: Options) -> Span:
     """
     text = is_text(options)
     try:
-        space = options.location.keyspace(text=text)
+        space = keyspace_of(options.location, text=text)
     except SnapKVError as e:
         raise SourceError(errors.INVALID_OPTION, str(e)) from e
     start, end = space.range_of(space.whole)

@@ -10,13 +10,14 @@ from snapkv.clock import MAX_CLOCK_SKEW_S
 from snapkv.engine.contract import Range, RangeResult
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.layout import Mark
+from snapkv.location import Location
 from snapkv.reading.changes import first_after
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import state_bounds
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.location import Location, forget, opened
+from snapkv.spark.location import forget, opened
 from snapkv.spark.options import COMMITS, LATEST, Options
 from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.timing import is_exact, timestamp_of

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.reading.spans import everything
 from snapkv.spark import errors
 from snapkv.spark.archived import changes_tasks
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.location import Location
+from snapkv.spark.location import opened
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, LATEST, SNAPSHOT, Options, span_of
 from snapkv.spark.pinned import Commits, Present, moment_of, present_in, range_of, verified_reader
 from snapkv.spark.source_options import SourceOptions
@@ -32,8 +33,8 @@ def present_of(options: SourceOptions) -> Present:
 
     Raises `SourceError`.
     """
-    with coded(), options.location.open() as opened:
-        return present_in(opened.reader)
+    with coded():
+        return present_in(opened(options.location))
 
 
 def located(options: Options) -> tuple[Options, Present]:
@@ -41,9 +42,10 @@ def located(options: Options) -> tuple[Options, Present]:
 
     Two round trips. Raises `SourceError`.
     """
-    with coded(), options.location.open() as opened:
-        location = replace(options.location, name=opened.reader.layout.name)
-        return replace(options, location=location), present_in(opened.reader)
+    with coded():
+        reader = opened(options.location)
+        location = replace(options.location, name=reader.layout.name)
+        return replace(options, location=location), present_in(reader)
 
 
 def pin(options: Options, present: Present) -> Commits:
@@ -66,7 +68,7 @@ def planned(options: Options, pinned: Commits) -> Sequence[Task]:
 def plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
     """Return the tasks that read pinned commits of an open store, which has them."""
     if options.view == COMMITS:
-        whole = span_of(options) if options.location.observe is not None else everything(reader)
+        whole = span_of(options) if options.location.prefix is not None else everything(reader)
         inclusive = not options.has_start or options.text("startingVersion") == LATEST
         return [CommitsTask(pinned, whole, inclusive)]
     span = span_of(options)

@@ -25,6 +25,7 @@ from snapkv.spark.batch_commits import Batch, BatchCommits, Writes
 from snapkv.spark.decoding import JSON, MSGPACK, UTF8, WHOLE
 from snapkv.spark.encoding import Encoder
 from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.location import open_to_write
 from snapkv.spark.schema import arrow_schema
 from snapkv.spark.sink_options import (
     CHANGE,
@@ -241,7 +242,7 @@ class KeySink(Sink):
         if options.is_text and options.location.space is not None:  # whose keys are bytes
             writes = [(key.encode(), value) for key, value in writes]
             prefix = prefix.encode() if isinstance(prefix, str) else prefix
-        with coded(), options.location.open_to_write(options.text("writer")) as store:
+        with coded(), open_to_write(options.location, options.text("writer")) as store:
             commits = BatchCommits(store, options.location.space, batch)
             if commits.done:
                 return

@@ -14,6 +14,7 @@ from snapkv.spark import errors
 from snapkv.spark.batch_commits import SPACE
 from snapkv.spark.decoding import FORMATS, JSON, MSGPACK, UTF8, WHOLE
 from snapkv.spark.errors import SourceError
+from snapkv.spark.location import keyspace_of
 from snapkv.spark.options import FORMAT, TEXT, key_formats
 from snapkv.spark.source_options import SourceOptions, canonical_names, location_of
 
@@ -128,7 +129,7 @@ def key_options(raw: Mapping[str, str], *, replace: bool) -> KeyOptions:
     options = KeyOptions(location, texts, None, replace)
     options.check()
     try:
-        location.keyspace(text=True)
+        keyspace_of(location, text=True)
     except SnapKVError as e:
         raise SourceError(errors.INVALID_OPTION, str(e)) from e
     if location.space == SPACE:

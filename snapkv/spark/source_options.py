@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any
 
+from snapkv.archive.storage import SECONDS
+from snapkv.location import DEFAULT_NAME, Location
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.spark.location import Location, absolute, absolute_archive
+from snapkv.spark.location import absolute, absolute_archive
 from snapkv.spark.timing import zone_of
 
 PARTITIONS_MAX = 16
@@ -149,24 +151,26 @@ def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) 
         engine["tls"] = flag_of("tls", engine["tls"], False)
     return Location(
         absolute(url),
-        texts.get("name", "default"),
-        texts.get("space"),
+        texts.get("name", DEFAULT_NAME),
         texts.get("observe"),
-        tuple(sorted(engine.items())),
         *_archive_of(texts, url),
+        tuple(sorted(engine.items())),
+        texts.get("space"),
     )
 
 
 def _archive_of(
     texts: Mapping[str, str], url: str
-) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+) -> tuple[str | None, tuple[tuple[str, Any], ...]]:
     """Return the archive that options name, and the options of its object store.
 
     Raises `SourceError`.
     """
     archive = texts.get("archive")
     storage = {
-        name.removeprefix(STORAGE): text for name, text in texts.items() if name.startswith(STORAGE)
+        name.removeprefix(STORAGE): _typed(name.removeprefix(STORAGE), text)
+        for name, text in texts.items()
+        if name.startswith(STORAGE)
     }
     alone = url.startswith("archive:")
     if storage and archive is None and not alone:
@@ -185,6 +189,16 @@ def _archive_of(
         )
     found = None if archive is None else absolute_archive(archive)
     return found, tuple(sorted(storage.items()))
+
+
+def _typed(name: str, text: str) -> str | bool | float:
+    """Return the value of an option of an object store, all of which Spark passes as text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text) if name == "max_retries" else float(text) if name in SECONDS else text
+    except ValueError:
+        return text  # which the archive rejects
 
 
 def _dropped(format_: str) -> str:

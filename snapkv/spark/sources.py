@@ -12,7 +12,7 @@ from snapkv.spark.decoding import JSON
 from snapkv.spark.encoding import Encoder, has_decimals
 from snapkv.spark.errors import ANEW, SourceError, coded
 from snapkv.spark.limits import Limit
-from snapkv.spark.location import absolute
+from snapkv.spark.location import absolute, open_to_write
 from snapkv.spark.micro_batches import MicroBatches
 from snapkv.spark.offset import boolean, checking, store_and_mark, store_fields
 from snapkv.spark.pinned import BACKWARDS, Commits, Present, moment_of, present_in, verified_reader
@@ -82,6 +82,7 @@ __all__ = [
     "location_of",
     "mismatch",
     "moment_of",
+    "open_to_write",
     "present_in",
     "present_of",
     "register_format",

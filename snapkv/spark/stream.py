@@ -78,7 +78,7 @@ class ChangesReader(MicroBatches[Offset]):
 
     def _is_fixed(self, present: Present) -> bool:
         """Return whether each later call finds the same start, so that no batch has to log it."""
-        if self._options.location.observe is not None:
+        if self._options.location.prefix is not None:
             return False
         text = self._options.text("startingTimestamp")
         if text is None:

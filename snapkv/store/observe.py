@@ -12,11 +12,15 @@ from snapkv.engine.contract import Engine
 from snapkv.errors import InvalidTypeError, StoreNotFoundError
 from snapkv.hooks import Hooks
 from snapkv.layout import RawKeyspace, raw_key
-from snapkv.location import COMMON_OPTIONS, open_engine
+from snapkv.location import COMMON_OPTIONS, DEFAULT_NAME, Location, open_engine
 from snapkv.model import K
 from snapkv.reading.observed import Observed, Observer
-from snapkv.store.open import DEFAULT_NAME, Settings, opened
+from snapkv.store.open import Settings, open, opened
+from snapkv.store.store import SnapshotKV
 from snapkv.timeline import RING_SLOTS
+
+Reads = SnapshotKV | Observed[str]
+"""Text keys that can be read as of any moment."""
 
 OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout", "hooks")
 
@@ -69,6 +73,22 @@ def observe(
         raise StoreNotFoundError(
             f"{e}; observing needs its ticks: keep `snapkv tick --every 1s` running there"
         ) from e
+
+
+def open_to_read(location: Location, **options: Any) -> Reads:
+    """Open what exists at a location, to read it; `options` as for `open`. Raises as that."""
+    options |= location.options
+    if location.prefix is not None:
+        return observe(location.url, prefix=location.prefix, name=location.name, **options)
+    return open(
+        location.url,
+        codec=None,
+        name=location.name,
+        create=False,
+        archive=location.archive,
+        storage=dict(location.storage) or None,
+        **options,
+    )
 
 
 def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:

@@ -18,7 +18,7 @@ from snapkv.engine.contract import Engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
 from snapkv.layout import Layout
-from snapkv.location import COMMON_OPTIONS, open_engine
+from snapkv.location import COMMON_OPTIONS, DEFAULT_NAME, open_engine
 from snapkv.model import V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
@@ -33,7 +33,6 @@ from snapkv.times import duration_ms
 
 STORE_VARIABLE = "SNAPKV_STORE"
 """The environment variable with the URL of the store, for `open()` and for both command lines."""
-DEFAULT_NAME = "default"
 BORROWED_OPTIONS = ("max_request_bytes", "max_txn_ops")
 """The etcd options of `from_etcd3`; the client has decided the rest."""
 R = TypeVar("R", bound=Reader)

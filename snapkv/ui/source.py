@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeAlias
 
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError
@@ -15,11 +14,10 @@ from snapkv.reading.observed import Observed
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
+from snapkv.store.observe import Reads
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, end_of_ms, is_digits, physical_ms, revision_of, understood
-
-Keys: TypeAlias = SnapshotKV | Observed[str]
 
 TYPED_CHARS_MAX = 80
 ORDINALS_MAX = 20_000
@@ -66,7 +64,7 @@ class Source:
     restore. The values of keys below the prefixes of `redaction` are never shown.
     """
 
-    keys: Keys
+    keys: Reads
     words: Sequence[str] = ()
     writable: bool = False
     redaction: Redaction = field(default_factory=Redaction)

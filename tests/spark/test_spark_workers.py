@@ -30,7 +30,7 @@ def opens(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(location, "open_store", counted("store", location.open_store))
+    monkeypatch.setattr(location, "open_to_read", counted("store", location.open_to_read))
     monkeypatch.setattr(registry, "_open", counted("environment", registry._open))
     return found
 

@@ -10,8 +10,8 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
+from snapkv.store.observe import Reads
 from snapkv.ui import FleetSite, Rendering, Site, Source, ui_server
-from snapkv.ui.source import Keys
 from snapkv.web import Login
 
 WAIT_S = 20.0
@@ -23,7 +23,7 @@ class Served:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: Reads,
         *,
         rendering: Rendering | None = None,
         extra_views: Any = (),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member
 from snapkv.layout import Mark
+from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, limits
 from snapkv.spark.errors import SourceError, of_member
@@ -17,11 +18,11 @@ from snapkv.spark.fleets.offset import At, FleetOffset
 from snapkv.spark.fleets.planning import in_parallel, reading
 from snapkv.spark.fleets.tasks import MemberTask
 from snapkv.spark.limits import Limit, Size
-from snapkv.spark.location import Location, Opened
 from snapkv.spark.offset import Offset
 from snapkv.spark.options import Options
 from snapkv.spark.schema import Schema
 from snapkv.spark.stream import DATA_LOSS, ChangesReader
+from snapkv.store.observe import Reads, open_to_read
 
 
 class MemberBatches:
@@ -123,15 +124,15 @@ def _changed(first: FleetOffset, last: FleetOffset) -> Sequence[str]:
     return [name for name, at in sorted(ends.items()) if delivers or at != first.of(name)]
 
 
-def _opened(member: Member) -> tuple[Opened, Location]:
+def _opened(member: Member) -> tuple[Reads, Location]:
     location = location_of_member(member)
     try:
-        return location.open(), location
+        return open_to_read(location), location
     except AWAY:
         if member.archive is None:
             raise
         location = location_of_member(member, archive_only=True)
-        return location.open(), location
+        return open_to_read(location), location
 
 
 def _named(name: str, sizes: Iterator[Size]) -> Iterator[Size]:

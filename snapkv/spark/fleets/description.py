@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from snapkv.clock import SystemClock
 from snapkv.errors import InvalidFileError
 from snapkv.fleet.description import members_of
-from snapkv.fleet.member import Member, chosen
+from snapkv.fleet.member import Member, archive_of, chosen, location_of
 from snapkv.fleet.members import Members
 from snapkv.fleet.opening import MEMBER_TIMEOUT_S
+from snapkv.location import Location
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.location import Location, absolute, absolute_archive
+from snapkv.spark.location import absolute, absolute_archive
 from snapkv.spark.source_options import SourceOptions
 
 Described = tuple[Member, ...]
@@ -51,39 +51,13 @@ def location_of_member(member: Member, *, archive_only: bool = False) -> Locatio
     lives in one process, and for an option that is not a plain value.
     """
     with errors.of_member(member.name):
-        if archive_only:
-            assert member.archive is not None
-            place = absolute_archive(member.archive.removeprefix("archive:"))
-            return Location(
-                f"archive:{place}", "default", None, None, (), None, _storage(member.storage)
-            )
-        archive = member.archive
-        return Location(
-            absolute(member.url),
-            member.store_name,
-            None,
-            member.prefix,
-            tuple(sorted(_checked(member.options).items())),
-            None if archive is None else absolute_archive(archive.removeprefix("archive:")),
-            _storage(member.storage),
-        )
-
-
-def _storage(options: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    """Return options of an object store as texts, as Spark passes those of one store."""
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in _checked(options or {}).items()
-    }
-    return tuple(sorted(texts.items()))
-
-
-def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name, value in options.items():
-        if not isinstance(value, _PLAIN):
-            raise SourceError(
-                errors.INVALID_OPTION,
-                f"the option {name} is a {type(value).__name__}; Spark's workers take texts, "
-                "numbers, true and false",
-            )
-    return options
+        found = archive_of(member) if archive_only else location_of(member)
+        for name, value in (*found.options, *found.storage):
+            if not isinstance(value, _PLAIN):
+                raise SourceError(
+                    errors.INVALID_OPTION,
+                    f"the option {name} is a {type(value).__name__}; Spark's workers take texts, "
+                    "numbers, true and false",
+                )
+        archive = None if found.archive is None else absolute_archive(found.archive)
+        return replace(found, url=absolute(found.url), archive=archive)

@@ -10,9 +10,9 @@ from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 from snapkv.fleet.behind import BEHIND, Behind
 from snapkv.fleet.finality import Policy, check_policy
+from snapkv.location import Location
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.spark.location import Location
 from snapkv.spark.source_options import ENGINE, STORAGE, SourceOptions, is_store
 
 ONLY_OF_FLEETS = ("members", "behind", "resolved")
@@ -49,7 +49,7 @@ def location_of_fleet(texts: Mapping[str, str]) -> Location:
         )
     if not texts["fleet"]:
         raise SourceError(errors.MISSING_OPTION, "fleet is the path of a TOML or JSON file")
-    return Location(f"fleet:{os.path.abspath(texts['fleet'])}", "default", None, None, ())
+    return Location(f"fleet:{os.path.abspath(texts['fleet'])}")
 
 
 def check_without_fleet(texts: Mapping[str, str]) -> None:

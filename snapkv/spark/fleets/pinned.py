@@ -11,11 +11,11 @@ from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Pin
 from snapkv.fleet.rounds import aligned
 from snapkv.layout import Mark
+from snapkv.location import Location
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.fleets.description import Described, location_of_member, opened
 from snapkv.spark.fleets.options import behind_of
-from snapkv.spark.location import Location
 from snapkv.spark.options import SNAPSHOT, Options
 from snapkv.spark.pinned import BACKWARDS
 from snapkv.spark.timing import timestamp_of

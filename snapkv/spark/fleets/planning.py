@@ -11,16 +11,17 @@ from typing import TypeVar
 from snapkv.fleet.member import Member
 from snapkv.fleet.members import THREADS_MAX
 from snapkv.layout import Mark
+from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, of_member
 from snapkv.spark.fleets.pinned import Cut, Place, start_of
 from snapkv.spark.fleets.tasks import MemberTask
-from snapkv.spark.location import Location, Opened
 from snapkv.spark.options import HISTORY, SNAPSHOT, Options
 from snapkv.spark.pinned import RESTORED, Commits, Present, holds, range_of
 from snapkv.spark.reader import plan
 from snapkv.spark.timing import exact
+from snapkv.store.observe import Reads, open_to_read
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -40,7 +41,7 @@ def _planned(options: Options, cut: Cut, place: Place) -> list[MemberTask]:
     name, where = place.member.name, place.location
     with (
         of_member(name),
-        reading(where.open(), where, place.store, place.mark) as (reader, location),
+        reading(open_to_read(where), where, place.store, place.mark) as (reader, location),
     ):
         own = own_options(options, cut, place.member, location)
         tasks = plan(reader, own, _commits_of(reader, own, cut, place))
@@ -69,7 +70,7 @@ def own_options(options: Options, cut: Cut, member: Member, location: Location) 
 
 @contextmanager
 def reading(
-    opened: Opened, location: Location, store: bytes, mark: Mark
+    opened: Reads, location: Location, store: bytes, mark: Mark
 ) -> Iterator[tuple[Reader, Location]]:
     """Give an open member's reader, and its location with its store's name; close it at the end.
 

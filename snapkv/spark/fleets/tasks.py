@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from snapkv.location import Location
 from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import of_member
-from snapkv.spark.location import Location
 from snapkv.spark.pinned import Commits
 from snapkv.spark.reader import batches
 from snapkv.spark.schema import MEMBER

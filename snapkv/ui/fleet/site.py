@@ -11,16 +11,14 @@ from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.link import AWAY
-from snapkv.fleet.member import Member, chosen, named
+from snapkv.fleet.member import Member, chosen, location_of, named
 from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction
-from snapkv.store.open import DEFAULT_NAME
-from snapkv.store.open import open as open_store
-from snapkv.store.store import SnapshotKV
+from snapkv.store.observe import Reads, open_to_read
 from snapkv.ui.context import BUDGET_S, Membership, Site
 from snapkv.ui.contributed import ExtraViews, installed
 from snapkv.ui.rendered import Rendering
-from snapkv.ui.source import Keys, Source
+from snapkv.ui.source import Source
 
 AWAY_S = 10.0
 """A member that did not answer is asked again after so long: until then no page waits for it."""
@@ -55,7 +53,7 @@ class FleetSite:
         if self.extra_views is None:
             self.extra_views = installed()
         self._sites: dict[tuple[str, bool], Site] = {}
-        self._joined: list[SnapshotKV] = []
+        self._joined: list[Reads] = []
         self._locks = {name: threading.Lock() for name in self.names}
 
     @property
@@ -86,11 +84,11 @@ class FleetSite:
         """Return whether the values of a key are redacted."""
         return bool(self.redaction.prefixes) and self.redaction.covers(key)
 
-    def source_of(self, member: str, keys: Keys) -> Source:
+    def source_of(self, member: str, keys: Reads) -> Source:
         """Return the open keys of a member as its pages read them."""
         described = self.fleet.member(member)
         writable = self.writable and kind_of(described) == "store"
-        return Source(keys, words_of(described), writable, self.redaction)
+        return Source(keys, location_of(described).words, writable, self.redaction)
 
     def site_of(self, member: str) -> Site:
         """Return the site of a member whose engine answers, or of its archive if it does not.
@@ -112,7 +110,7 @@ class FleetSite:
         except SnapKVError as e:
             raise named(e, member)  # noqa: B904  (the same error)
 
-    def _site(self, connection: Connection, kept: SnapshotKV | None) -> Site:
+    def _site(self, connection: Connection, kept: Reads | None) -> Site:
         """Return the site that was made before, or a new one: of the engine, or of its archive."""
         place = connection.name, kept is not None
         with self._locks[connection.name]:
@@ -134,21 +132,13 @@ class FleetSite:
             )
             return found
 
-    def _opened(self, connection: Connection) -> Keys:
+    def _opened(self, connection: Connection) -> Reads:
         """Return the open keys of a member; those of a store with an archive with that below it."""
         member = connection.member
         if member.archive is None:
             return connection.reads()
         with within(connection.timeout):
-            joined: SnapshotKV = open_store(
-                member.url,
-                name=member.store_name,
-                create=False,
-                read_timeout=connection.timeout,
-                archive=member.archive.removeprefix("archive:"),
-                storage=member.storage,
-                **member.options,
-            )
+            joined = open_to_read(location_of(member), read_timeout=connection.timeout)
         self._joined.append(joined)
         return joined
 
@@ -161,15 +151,3 @@ class FleetSite:
 def kind_of(member: Member) -> str:
     """Return what a member is, in one word."""
     return "archive" if member.is_archive else "store" if member.prefix is None else "observed"
-
-
-def words_of(member: Member) -> tuple[str, ...]:
-    """Return the options that name a member on a command line."""
-    words = ["--store", member.url]
-    if member.store_name != DEFAULT_NAME:
-        words += ["--name", member.store_name]
-    if member.prefix is not None:
-        words += ["--observe", member.prefix]
-    if member.archive is not None:
-        words += ["--archive", member.archive]
-    return tuple(words)
