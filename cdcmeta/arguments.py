@@ -36,6 +36,8 @@ def check_store(store: object) -> None:
         raise InvalidArgumentError(
             f"a store is what snapkv.open() returns, not {type(store).__name__}"
         )
+    if store.codec is not None:
+        raise InvalidArgumentError("a store has values of bytes, not of a codec: pass store.raw")
 
 
 def check_timeout(timeout: object) -> None:

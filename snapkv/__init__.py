@@ -80,8 +80,6 @@ from snapkv.model import (
 )
 from snapkv.reading.observed import Observed
 from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.typed import TypedWatch
-from snapkv.reading.typed_snapshot import TypedSnapshot
 from snapkv.reading.watch import Watch
 from snapkv.store.health import Health
 from snapkv.store.observe import observe
@@ -89,8 +87,6 @@ from snapkv.store.open import from_etcd3, open, open_archive, open_on
 from snapkv.store.space import Space
 from snapkv.store.stats import Stats
 from snapkv.store.store import SnapshotKV
-from snapkv.store.typed import TypedView
-from snapkv.store.typed_store import TypedStore
 from snapkv.times import When, format_time, pack, to_datetime
 
 __all__ = [
@@ -156,10 +152,6 @@ __all__ = [
     "Stats",
     "SystemClock",
     "Ticker",
-    "TypedSnapshot",
-    "TypedStore",
-    "TypedView",
-    "TypedWatch",
     "Updated",
     "Version",
     "Watch",

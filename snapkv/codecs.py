@@ -1,4 +1,4 @@
-"""Codecs: values as bytes and back, for views of a store that hold more than bytes.
+"""Codecs: values as bytes and back, for stores whose values are more than bytes.
 
 A `Codec` has two methods, `encode(value) -> bytes` and `decode(data) -> value`. `store.with_codec`
 and `open(codec=...)` take one. Three are here:
@@ -9,14 +9,14 @@ and `open(codec=...)` take one. Three are here:
 * `pydantic_model(Model)`: models of pydantic, as canonical JSON.
 
 A codec of your own raises any exception for a value that it cannot encode, or data that it cannot
-decode; the view raises `InvalidValueError` or `DecodeError` from it. `None` is not a value: it
+decode; the store raises `InvalidValueError` or `DecodeError` from it. `None` is not a value: it
 means that a key is absent.
 
 >>> import snapkv
 >>> from snapkv import codecs
 >>> with snapkv.open("memory:", codec=codecs.json) as store:
 ...     ts = store.save("users/ann", {"name": "Ann", "age": 7})
-...     store.load("users/ann"), store.store.load("users/ann")
+...     store.load("users/ann"), store.raw.load("users/ann")
 ({'age': 7, 'name': 'Ann'}, b'{"age":7,"name":"Ann"}')
 """
 

@@ -29,8 +29,9 @@ class KeysAndValues(Generic[K, V]):
 
         def __class_getitem__(cls, given: Any) -> Any:
             """Return the class for types of keys and values."""
-            pair = given if isinstance(given, tuple) else (given, bytes)
-            return super().__class_getitem__(pair)
+            types = given if isinstance(given, tuple) else (given,)
+            left_out = len(cls.__parameters__) - len(types)
+            return super().__class_getitem__((*types, *[bytes] * left_out))
 
 
 Scalar = str | int | float | bool | None

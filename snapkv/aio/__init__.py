@@ -13,10 +13,9 @@ A store belongs to the loop in which it was opened, and to its process: open it 
 from snapkv.aio.coordination import Election, Leaders, Session
 from snapkv.aio.live import LeasedKey, Live, LiveWatch
 from snapkv.aio.observed import Observed
-from snapkv.aio.opening import TypedStore, observe, open
+from snapkv.aio.opening import observe, open
 from snapkv.aio.snapshot import Snapshot
 from snapkv.aio.store import SnapshotKV, Space
-from snapkv.aio.typed import TypedSnapshot, TypedView, TypedWatch
 from snapkv.aio.watch import Watch
 
 __all__ = [
@@ -30,10 +29,6 @@ __all__ = [
     "Snapshot",
     "SnapshotKV",
     "Space",
-    "TypedSnapshot",
-    "TypedStore",
-    "TypedView",
-    "TypedWatch",
     "Watch",
     "observe",
     "open",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from snapkv.reading.observed import Observed as SyncObserved
 
 
-class Observed(Reads[K], AsyncClosing):
+class Observed(Reads[K, bytes], AsyncClosing):
     """Time travel over keys that other programs write: `snapkv.Observed`, awaited."""
 
     def __init__(self, runner: Runner, observed: SyncObserved[K]) -> None:

@@ -6,46 +6,17 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from snapkv.aio.observed import Observed
-from snapkv.aio.resources import AsyncClosing, C, Opening, made
+from snapkv.aio.resources import C, Opening, made
 from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
 from snapkv.aio.store import SnapshotKV
-from snapkv.aio.typed import TypedView
 from snapkv.codecs import Codec
 from snapkv.location import scheme_of
 from snapkv.model import K, V
 from snapkv.store import observe as _observe
 from snapkv.store import open as _open
-
-# --- a store that is opened with a codec, awaited ---
-
-if TYPE_CHECKING:
-    from snapkv.store.typed_store import TypedStore as SyncTypedStore
-
-
-class TypedStore(TypedView[str, V], AsyncClosing):
-    """A store that was opened with a codec: `snapkv.TypedStore`, awaited.
-
-    `store` is the store with its bytes, and with all that is not about values. Opened by
-    `snapkv.aio.open(codec=...)`.
-    """
-
-    def __init__(self, runner: Runner, typed: SyncTypedStore[V]) -> None:
-        self.store = SnapshotKV(runner, typed.store)
-        super().__init__(runner, self.store, typed)
-        self._typed: SyncTypedStore[V] = typed
-
-    def __repr__(self) -> str:
-        return f"<aio {repr(self._typed)[1:]}"
-
-    async def aclose(self) -> None:
-        """Close the store, in about a second; tasks that wait raise `StoreClosedError`."""
-        await self.store.aclose()
-
-
-# --- opening ---
 
 
 @overload
@@ -53,16 +24,15 @@ def open(url: str | None = None, *, codec: None = None, **options: Any) -> Openi
 
 
 @overload
-def open(url: str | None = None, *, codec: Codec[V], **options: Any) -> Opening[TypedStore[V]]: ...
+def open(url: str | None = None, *, codec: Codec[V], **options: Any) -> Opening[SnapshotKV[V]]: ...
 
 
 def open(url: str | None = None, *, codec: Any = None, **options: Any) -> Any:
     """Open a store for one asyncio loop; `await` it, or use it in `async with`.
 
     `url`, `codec` and `options` are those of `snapkv.open`, which describes costs and errors:
-    without a URL it opens the store that the environment's `SNAPKV_STORE` names, with a codec a
-    `TypedStore`. On etcd, calls run in the loop, on `grpc.aio` (extra `aio`); on other engines, and
-    with `archive=`, in 12 threads.
+    without a URL it opens the store that the environment's `SNAPKV_STORE` names. On etcd, calls run
+    in the loop, on `grpc.aio` (extra `aio`); on other engines, and with `archive=`, in 12 threads.
 
         async with snapkv.aio.open("etcd://localhost:2379") as store:
             timestamp = await store.save("schema/users", b"id int")
@@ -71,11 +41,12 @@ def open(url: str | None = None, *, codec: Any = None, **options: Any) -> Any:
     Raises as `snapkv.open`, and `MissingExtraError` without the extra.
     """
 
-    async def begin() -> SnapshotKV | TypedStore[Any]:
+    async def begin() -> SnapshotKV[Any]:
         found = _open.url_or_environment(url)
         runner = await runner_for(found, options)
         store: Any = await opened(runner, partial(_open.open, found, codec=codec, **options))
-        return SnapshotKV(runner, store) if codec is None else TypedStore(runner, store)
+        raw = SnapshotKV(runner, store.raw)
+        return raw if codec is None else SnapshotKV(runner, store, raw)
 
     return Opening(begin())
 

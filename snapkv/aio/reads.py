@@ -1,42 +1,45 @@
-"""The reads that a store, each of its spaces, typed views and an observed prefix share, awaited."""
+"""The reads that a store, each of its spaces and an observed prefix share, awaited."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from snapkv.aio.iterating import steps_of
 from snapkv.aio.runners import Runner
 from snapkv.aio.snapshot import Snapshot
 from snapkv.aio.watch import Hub, Watch
-from snapkv.model import Difference, Entry, K, V, Version
+from snapkv.model import Difference, Entry, K, KeysAndValues, V, Version
 from snapkv.times import When
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
     from snapkv.reading.observed import Observed as SyncObserved
-    from snapkv.reading.typed import TypedReads
     from snapkv.reading.view import View
     from snapkv.timeline.arrays import Integers, Revisions
 
 D = TypeVar("D")
 
 
-class ValueReads(Generic[K, V]):
-    """The reads of one keyspace that return values: bytes, or what a codec decodes.
+class Reads(KeysAndValues[K, V]):
+    """The reads of one keyspace; each costs and raises as the method of the same name in `snapkv`.
 
-    Each costs and raises as the method of the same name in `snapkv`. A cancelled read sends nothing
-    more.
+    A cancelled read sends nothing more. The reads of `raw`, which have the bytes, and those with a
+    codec share the watch of the engine. A codec is called where the calls of the store run, and for
+    watches in the loop: it must not wait.
     """
 
-    def __init__(self, runner: Runner, reads: TypedReads[K, V]) -> None:
+    def __init__(
+        self, runner: Runner, view: View[K, V] | SyncObserved[K], raw: Reads[K] | None = None
+    ) -> None:
         self._runner = runner
-        self._reads: TypedReads[K, V] = reads
+        self._sync: View[K, V] = view  # type: ignore[assignment]  # it has the same names
+        self._hub: Hub[K] = Hub(runner, view) if raw is None else raw._hub
 
     async def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> V:
         """Return the value of a key, now or at a time."""
-        return await self._runner.run(self._reads.load, key, ts, timeout=timeout)
+        return await self._runner.run(self._sync.load, key, ts, timeout=timeout)
 
     @overload
     async def get(
@@ -52,25 +55,25 @@ class ValueReads(Generic[K, V]):
         self, key: K, default: Any = None, ts: When | None = None, *, timeout: float | None = None
     ) -> Any:
         """Return the value of a key, now or at a time, or `default` if the key is absent."""
-        return await self._runner.run(self._reads.get, key, default, ts, timeout=timeout)
+        return await self._runner.run(self._sync.get, key, default, ts, timeout=timeout)
 
     async def entry(
         self, key: K, ts: When | None = None, *, timeout: float | None = None
     ) -> Entry[V]:
         """Return a key's value with its revisions, now or at a time."""
-        return await self._runner.run(self._reads.entry, key, ts, timeout=timeout)
+        return await self._runner.run(self._sync.entry, key, ts, timeout=timeout)
 
     async def entries_of(
         self, keys: Iterable[K], ts: When | None = None, *, timeout: float | None = None
     ) -> list[Entry[V] | None]:
         """Return the entries of given keys, None where one is absent, now or at a time."""
-        return await self._runner.run(self._reads.entries_of, keys, ts, timeout=timeout)
+        return await self._runner.run(self._sync.entries_of, keys, ts, timeout=timeout)
 
     async def load_with_prefix(
         self, prefix: K, ts: When | None = None, *, timeout: float | None = None
     ) -> tuple[list[K], list[V]]:
         """Return all keys with a prefix and their values, two lists in key order."""
-        return await self._runner.run(self._reads.load_with_prefix, prefix, ts, timeout=timeout)
+        return await self._runner.run(self._sync.load_with_prefix, prefix, ts, timeout=timeout)
 
     def diff(
         self,
@@ -81,7 +84,7 @@ class ValueReads(Generic[K, V]):
         timeout: float | None = None,
     ) -> AsyncIterator[Difference[K, V]]:
         """Yield the differences between two moments (None: now), in key order."""
-        return self._steps(self._reads.diff, a, b, prefix, timeout=timeout)
+        return self._steps(self._sync.diff, a, b, prefix, timeout=timeout)
 
     def history(
         self,
@@ -94,24 +97,8 @@ class ValueReads(Generic[K, V]):
         timeout: float | None = None,
     ) -> AsyncIterator[Version[V]]:
         """Yield the versions of a key, oldest first: time, value, writer and note."""
-        history = partial(self._reads.history, newest_first=newest_first, timeout=timeout)
+        history = partial(self._sync.history, newest_first=newest_first, timeout=timeout)
         return self._steps(history, key, since=since, until=until, limit=limit)
-
-    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        return steps_of(self._runner, partial(make, *args, **options))
-
-
-class Reads(ValueReads[K, bytes]):
-    """The reads of one keyspace; each costs and raises as the method of the same name in `snapkv`.
-
-    A cancelled read sends nothing more.
-    """
-
-    def __init__(self, runner: Runner, view: View[K] | SyncObserved[K]) -> None:
-        named = cast("TypedReads[K, bytes]", view)  # it has the same names
-        super().__init__(runner, named)  # type: ignore[arg-type]  # mypy tries str and bytes
-        self._sync: View[K] | SyncObserved[K] = view
-        self._hub: Hub[K] = Hub(runner, view)
 
     async def end_watches(self) -> None:
         """End all watches of these keys; tasks that wait in one raise `StoreClosedError`."""
@@ -124,7 +111,7 @@ class Reads(ValueReads[K, bytes]):
         revision: int | None = None,
         final: bool = False,
         timeout: float | None = None,
-    ) -> Snapshot[K]:
+    ) -> Snapshot[K, V]:
         """Return the snapshot of a moment: of now, of a time, or of a revision."""
         at = self._sync.at
         found = await self._runner.run(at, when, revision=revision, final=final, timeout=timeout)
@@ -175,10 +162,13 @@ class Reads(ValueReads[K, bytes]):
 
     def watch(
         self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
-    ) -> Watch[K]:
+    ) -> Watch[K, V]:
         """Return an asynchronous iterator of the commits after `since` (None: after its beginning).
 
         All watches of this object share one watch of the engine, so a thousand cost little more
         than one. `await` begins it; otherwise its first step does.
         """
-        return Watch(self._hub, prefix, since, timeout)
+        return Watch(self._hub, prefix, since, timeout, self._sync._decoding)
+
+    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        return steps_of(self._runner, partial(make, *args, **options))

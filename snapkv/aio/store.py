@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from snapkv.aio.coordination import Election, Session
 from snapkv.aio.live import Live
-from snapkv.aio.reads import Reads
 from snapkv.aio.resources import AsyncClosing, Opening, made
 from snapkv.aio.runners import Runner
-from snapkv.aio.typed import TypedView
-from snapkv.aio.updating import Updates
+from snapkv.aio.writes import Writes
 from snapkv.base.files import FILE_MODE, FilePath
-from snapkv.codecs import Codec
+from snapkv.codecs import Codec, T
 from snapkv.coordination.session import TTL_S
 from snapkv.model import Build, Commit, Compaction, Guard, Scalar, SpaceOps, Stamp, V
 from snapkv.store.health import HEALTH_TIMEOUT_S, Health
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from snapkv.store.watermarks import Watermark
 
 
-class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
+class SnapshotKV(Writes[str, V], AsyncClosing):
     """A store whose calls are awaited; opened by `snapkv.aio.open`, used in one asyncio loop.
 
     Each method costs and raises as the method of the same name of `snapkv.SnapshotKV`. Commits of
@@ -45,12 +43,12 @@ class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
     for, and a note has its outcome.
     """
 
-    _sync: SyncSnapshotKV
-
-    def __init__(self, runner: Runner, store: SyncSnapshotKV) -> None:
-        super().__init__(runner, store)
-        self._store = store
-        self._spaces: dict[str, Space] = {}
+    def __init__(
+        self, runner: Runner, store: SyncSnapshotKV[V], raw: SnapshotKV | None = None
+    ) -> None:
+        super().__init__(runner, store, raw)
+        self._store: SyncSnapshotKV[V] = store
+        self._spaces: dict[str, Space] = {} if raw is None else raw._spaces
 
     def __repr__(self) -> str:
         return f"<aio {repr(self._store)[1:]}"
@@ -67,35 +65,10 @@ class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
 
     # --- writing ---
 
-    async def save(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-    ) -> int:
-        """Save one key; return the commit's timestamp."""
-        save = self._store.save
-        return await self._runner.write(save, key, value, note=note, writer=writer, meta=meta)
-
-    async def remove(
-        self,
-        key: str,
-        *,
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-    ) -> int:
-        """Remove one key, which may be absent; return the commit's timestamp."""
-        remove = self._store.remove
-        return await self._runner.write(remove, key, note=note, writer=writer, meta=meta)
-
     async def multi_save(
         self,
-        kvs: Mapping[str, bytes],
-        additions: Iterable[Addition] = (),
+        kvs: Mapping[str, V],
+        additions: Iterable[Addition[V]] = (),
         *,
         note: str | None = None,
         writer: str | None = None,
@@ -107,9 +80,9 @@ class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
 
     async def multi_save_and_remove_with_prefix(
         self,
-        saves: Mapping[str, bytes],
+        saves: Mapping[str, V],
         removals: Iterable[str],
-        additions: Iterable[Addition] = (),
+        additions: Iterable[Addition[V]] = (),
         *,
         note: str | None = None,
         writer: str | None = None,
@@ -124,11 +97,11 @@ class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
         self,
         build: Build | None = None,
         *,
-        puts: Mapping[str, bytes] = {},
+        puts: Mapping[str, V] = {},
         deletes: Iterable[str] = (),
         delete_prefixes: Iterable[str] = (),
         guards: Iterable[Guard] = (),
-        additions: Iterable[Addition] = (),
+        additions: Iterable[Addition[V]] = (),
         note: str | None = None,
         writer: str | None = None,
         meta: Mapping[str, Scalar] | None = None,
@@ -267,9 +240,14 @@ class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
 
     # --- spaces, files, facts ---
 
-    def with_codec(self, codec: Codec[V]) -> TypedView[str, V]:
-        """Return a view of the text keys whose values a codec encodes and decodes."""
-        return TypedView(self._runner, self, self._store.with_codec(codec))
+    def with_codec(self, codec: Codec[T]) -> SnapshotKV[T]:
+        """Return the store with values that a codec encodes and decodes, of its text keys."""
+        return SnapshotKV(self._runner, self._store.with_codec(codec), self.raw)
+
+    @property
+    def raw(self) -> SnapshotKV:
+        """The store with its bytes."""
+        return self._raw or self  # type: ignore[return-value]  # of bytes
 
     def space(self, name: str) -> Space:
         """Return a byte-keyed space of this store."""
@@ -333,23 +311,28 @@ class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
         return await self._runner.run(self._store.check, progress=progress)
 
 
-class Space(Reads[bytes], Updates[bytes, bytes]):
+class Space(Writes[bytes, V]):
     """A byte-keyed space of a store: `snapkv.Space`, awaited."""
 
-    def __init__(self, runner: Runner, space: SyncSpace) -> None:
-        super().__init__(runner, space)
-        self._space = space
+    def __init__(self, runner: Runner, space: SyncSpace[V], raw: Space | None = None) -> None:
+        super().__init__(runner, space, raw)
+        self._space: SyncSpace[V] = space
         self.name = space.name
 
-    def with_codec(self, codec: Codec[V]) -> TypedView[bytes, V]:
-        """Return a view of the space's keys whose values a codec encodes and decodes."""
-        return TypedView(self._runner, self, self._space.with_codec(codec))
+    def with_codec(self, codec: Codec[T]) -> Space[T]:
+        """Return the space with values that a codec encodes and decodes."""
+        return Space(self._runner, self._space.with_codec(codec), self.raw)
+
+    @property
+    def raw(self) -> Space:
+        """The space with its bytes."""
+        return self._raw or self  # type: ignore[return-value]  # of bytes
 
     async def commit(
         self,
         build: Callable[[Stamp], SpaceOps] | None = None,
         *,
-        puts: Mapping[bytes, bytes] = {},
+        puts: Mapping[bytes, V] = {},
         deletes: Iterable[bytes] = (),
         delete_prefixes: Iterable[bytes] = (),
         guards: Iterable[Guard] = (),

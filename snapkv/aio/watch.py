@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from snapkv.aio.iterating import Chunk, chunk_of
 from snapkv.aio.resources import AsyncClosing
@@ -28,7 +28,8 @@ from snapkv.aio.runners import Runner
 from snapkv.base.arguments import check_seconds
 from snapkv.base.waiting import pause
 from snapkv.errors import EngineUnavailableError, StoreClosedError, another
-from snapkv.model import Change, Changes, K
+from snapkv.model import Change, Changes, K, KeysAndValues, V
+from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import KeyspaceReads
 from snapkv.reading.watch import WAIT_S_MAX
 from snapkv.times import When
@@ -52,20 +53,20 @@ CHUNK = 64
 class Hub(Generic[K]):
     """The watches of one keyspace in one loop, which share one watch of the engine."""
 
-    def __init__(self, runner: Runner, view: View[K] | Observed[K]) -> None:
+    def __init__(self, runner: Runner, view: View[K, Any] | Observed[K]) -> None:
         self.runner = runner
-        self.view: View[K] | Observed[K] = view
+        self.view: View[K, Any] | Observed[K] = view
         self.position = 0
         """All commits up to this timestamp were delivered."""
         self._watch: SyncWatch[K] | None = None
         self._starting = asyncio.Lock()
-        self._watches: weakref.WeakSet[Watch[K]] = weakref.WeakSet()
-        self._of_prefix: dict[K | None, weakref.WeakSet[Watch[K]]] = {}
+        self._watches: weakref.WeakSet[Watch[K, Any]] = weakref.WeakSet()
+        self._of_prefix: dict[K | None, weakref.WeakSet[Watch[K, Any]]] = {}
         self._lengths: set[int] | None = None  # of these prefixes; None: count them again
         self._sent = self._delivered = 0  # each counted by one thread
         self._closed = False
 
-    async def join(self, watch: Watch[K]) -> int:
+    async def join(self, watch: Watch[K, Any]) -> int:
         """Deliver to a watch from now on; return the position from which."""
         async with self._starting:
             if self._closed:
@@ -80,7 +81,7 @@ class Hub(Generic[K]):
         self._of_prefix[watch.prefix].add(watch)
         return self.position
 
-    async def leave(self, watch: Watch[K]) -> None:
+    async def leave(self, watch: Watch[K, Any]) -> None:
         """Deliver nothing more to a watch; the last one ends the watch of the engine."""
         self.discard(watch)
         if not self._watches and (source := self._end()) is not None:
@@ -94,7 +95,7 @@ class Hub(Generic[K]):
         if source is not None:
             await self.runner.run(source.close)
 
-    def discard(self, watch: Watch[K]) -> None:
+    def discard(self, watch: Watch[K, Any]) -> None:
         """Deliver nothing more to a watch; after the last, that of the engine ends soon."""
         self._watches.discard(watch)
         if (others := self._of_prefix.get(watch.prefix)) is not None:
@@ -182,7 +183,7 @@ def matching(
     ]
 
 
-class Watch(AsyncClosing, Generic[K]):
+class Watch(AsyncClosing, KeysAndValues[K, V]):
     """The commits after a moment that changed a key with a prefix, as an asynchronous iterator.
 
     `await store.watch(...)`, `async with` and the first step begin it: "now" is then.
@@ -193,13 +194,19 @@ class Watch(AsyncClosing, Generic[K]):
     """
 
     def __init__(
-        self, hub: Hub[K], prefix: K | None, since: When | None, timeout: float | None
+        self,
+        hub: Hub[K],
+        prefix: K | None,
+        since: When | None,
+        timeout: float | None,
+        decoding: Decoding[V] | None = None,
     ) -> None:
         if timeout is not None:
             check_seconds("timeout", timeout)
         self._hub: Hub[K] = hub
         self.prefix: K | None = prefix
         self._since, self._timeout = since, timeout
+        self._decoding: Decoding[V] | None = decoding
         self.timestamp = 0
         self._queue: deque[tuple[Changes[K], int]] = deque()
         self._queued_bytes = 0
@@ -285,7 +292,7 @@ class Watch(AsyncClosing, Generic[K]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Changes[K]:
+    async def __anext__(self) -> Changes[K, V]:
         try:
             found = await self.next(self._timeout)
         except StoreClosedError:
@@ -296,7 +303,7 @@ class Watch(AsyncClosing, Generic[K]):
             raise StopAsyncIteration
         return found
 
-    async def next(self, timeout: float | None = None) -> Changes[K] | None:
+    async def next(self, timeout: float | None = None) -> Changes[K, V] | None:
         """Return the next commit's changes; None if `timeout` seconds bring none."""
         if timeout is not None:
             check_seconds("timeout", timeout)
@@ -307,7 +314,9 @@ class Watch(AsyncClosing, Generic[K]):
             if self._closed:
                 raise StoreClosedError("the watch was closed")
             if (found := self._take()) is not None:
-                return found
+                if self._decoding is not None:
+                    return self._decoding.changes(found)
+                return found  # type: ignore[return-value]  # of bytes
             if self._past is not None:
                 await self._read_past(self._past)
             elif self._error is not None:

@@ -124,7 +124,7 @@ def import_prefix(
         if not source.keys:
             raise KeyNotFoundError(prefix, reason=_nothing_found(prefix, source.left_out))
         target = under + ("" if strip else prefix)
-        work = _Import(store, source, names, target, replace, said)
+        work = _Import(store.raw, source, names, target, replace, said)
         done = work.count(batches)
         return done if dry_run else work.carry_out(done, progress or (lambda *_: None))
 

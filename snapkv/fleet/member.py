@@ -111,6 +111,8 @@ def _opened(name: str, store: SnapshotKV | Observed[str]) -> Member:
         if not store.keyspace.text:
             raise InvalidTypeError("a fleet has text keys: observe the prefix as a str, not bytes")
         prefix = store.keyspace.whole
+    else:
+        store = store.raw
     return Member(name, core.url, core.layout.name, prefix, opened=store)
 
 

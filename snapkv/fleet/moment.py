@@ -13,7 +13,8 @@ from snapkv.fleet.member import chosen, named, naming, one_of, steps_named
 from snapkv.fleet.pin import LATE, Pin, Seen, State
 from snapkv.fleet.token import cut_of, encoded
 from snapkv.model import Entry
-from snapkv.reading.snapshot import Snapshot, entry_of
+from snapkv.reading.decoding import entry_of
+from snapkv.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from snapkv.fleet.connection import Connection
@@ -146,7 +147,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         found = pin.get(own)
         if found is None:
             raise named(KeyNotFoundError(own, self.timestamp), member)
-        return entry_of(found)
+        return entry_of(own, found, None)
 
     def _why_not(self, member: str, key: str) -> str:
         if member not in self._pins:

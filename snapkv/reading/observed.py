@@ -34,7 +34,7 @@ class Observer(Reader):
         return Ticks(self.timeline)
 
 
-class Observed(KeyspaceReads[K], Closing):
+class Observed(KeyspaceReads[K, bytes], Closing):
     """Keys that other programs write, as they were at each tick of a time line beside them.
 
     The reads of a store, with these differences:

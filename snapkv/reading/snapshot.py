@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from snapkv.base.arguments import check_int
 from snapkv.committer import listed
@@ -14,15 +14,16 @@ from snapkv.errors import (
     KeyNotFoundError,
 )
 from snapkv.layout import Keyspace
-from snapkv.model import Difference, Entry, K
-from snapkv.reading.deadline import bounds
+from snapkv.model import Difference, Entry, K, KeysAndValues, V
+from snapkv.reading.deadline import bounds, within
+from snapkv.reading.decoding import Decoding, entry_of
 from snapkv.reading.sources import Source, both_read, both_scanned
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
 
 
-class Snapshot(Mapping[K, bytes], Generic[K]):
+class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
     """All keys at one moment; every read of one snapshot sees the same revision.
 
     `timestamp` is the requested moment (without one, that of the newest commit), `revision` that of
@@ -33,12 +34,26 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     `dict(snapshot)`, which reads key by key. `timeout` bounds a read in seconds, as in a store;
     None means that of `at(timeout=...)`. Reads raise `CompactedError`, `EngineUnavailableError`,
     `ReadTimeoutError`.
+
+    Values are bytes, or what the codec of the store decodes as they are read: `DecodeError` if it
+    does not read one. `raw` and tables have the bytes.
     """
 
     def __init__(
-        self, source: Source, space: Keyspace, *, read_timeout: float | None = None
+        self,
+        source: Source,
+        space: Keyspace,
+        *,
+        read_timeout: float | None = None,
+        decoding: Decoding[V] | None = None,
     ) -> None:
         self._source, self._space, self._read_timeout = source, space, read_timeout
+        self._decoding: Decoding[V] | None = decoding
+
+    @property
+    def raw(self) -> Snapshot[K]:
+        """The same moment with its bytes."""
+        return Snapshot(self._source, self._space, read_timeout=self._read_timeout)
 
     @property
     def timestamp(self) -> int:
@@ -57,7 +72,8 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
     def __repr__(self) -> str:
         final = "final" if self.final else "not final"
-        return f"<Snapshot timestamp={self.timestamp} revision={self.revision} {final}>"
+        codec = "" if self._decoding is None else f" codec={self._decoding.name}"
+        return f"<Snapshot timestamp={self.timestamp} revision={self.revision} {final}{codec}>"
 
     def __copy__(self) -> Self:
         return self  # a value
@@ -71,16 +87,15 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             "and pass that to at() of a store that the other process opened"
         )
 
-    def __getitem__(self, key: K) -> bytes:
+    def __getitem__(self, key: K) -> V:
         """Return a value; `KeyNotFoundError` (a KeyError) if the key is absent."""
         return self.entry(key).value
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str if self._space.text else bytes) or not key:
             return False
-        read = self._entries_of if self._read_timeout is None else self.entries_of
         try:
-            return read([key])[0] is not None  # type: ignore[list-item]
+            return self._found([key])[0] is not None
         except InvalidKeyError:  # no such key can exist
             return False
 
@@ -90,21 +105,19 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     def __len__(self) -> int:
         return self.count()
 
-    def entry(self, key: K, *, timeout: float | None = None) -> Entry:
+    def entry(self, key: K, *, timeout: float | None = None) -> Entry[V]:
         """Return a key's value with the revisions it was written and created at.
 
         Raises `KeyNotFoundError`, `InvalidKeyError`, and as all reads.
         """
-        if timeout is None and self._read_timeout is None:  # the short way
-            (found,) = self._entries_of([key])
-        else:
-            (found,) = self.entries_of([key], timeout=timeout)
+        (found,) = self._found([key], timeout)
         if found is None:
             raise KeyNotFoundError(key, self.timestamp)
-        return found
+        return entry_of(key, found, self._decoding)
 
-    @bounds
-    def entries_of(self, keys: Iterable[K], *, timeout: float | None = None) -> list[Entry | None]:
+    def entries_of(
+        self, keys: Iterable[K], *, timeout: float | None = None
+    ) -> list[Entry[V] | None]:
         """Return the entries of some keys, None for absent ones; one round trip for each 128.
 
         >>> import snapkv
@@ -113,11 +126,17 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         ...     [entry and entry.value for entry in store.at().entries_of(["a", "b"])]
         [b'1', None]
         """
-        return self._entries_of(listed(keys, "keys"))
+        wanted: list[K] = listed(keys, "keys")
+        pairs = zip(wanted, self._found(wanted, timeout), strict=True)
+        return [kv and entry_of(key, kv, self._decoding) for key, kv in pairs]
 
-    def _entries_of(self, keys: Iterable[K]) -> list[Entry | None]:
-        found = self._source.get([self._space.encode(key) for key in keys])
-        return [None if kv is None else entry_of(kv) for kv in found]
+    def _found(self, keys: list[Any], timeout: float | None = None) -> list[KeyValue | None]:
+        bound = self._read_timeout if timeout is None else timeout
+        stored = [self._space.encode(key) for key in keys]
+        if bound is None:  # the short way
+            return self._source.get(stored)
+        with within(bound):
+            return self._source.get(stored)
 
     @bounds
     def items_of(
@@ -126,7 +145,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         *,
         limit: int | None = None,
         timeout: float | None = None,
-    ) -> list[list[tuple[K, bytes]]]:
+    ) -> list[list[tuple[K, V]]]:
         """Return the keys and values in each of some short ranges [start, end).
 
         With a `limit`, at most so many of each, the first ones. One round trip for each 128 ranges;
@@ -141,12 +160,16 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         """
         if limit is not None:
             check_int("limit", limit, 1)
-        encode, decode = self._space.encode, self._space.decode
+        encode = self._space.encode
         wanted = [
             (encode(start), encode(end)) for start, end in map(_pair, listed(ranges, "ranges"))
         ]
         found = self._source.ranges(wanted, limit or 0)
-        return [[(decode(kv.key), kv.value) for kv in kvs] for kvs in found]
+        return [list(map(self._item, kvs)) for kvs in found]
+
+    def _item(self, kv: KeyValue) -> tuple[K, V]:
+        key = self._space.decode(kv.key)
+        return key, entry_of(key, kv, self._decoding).value
 
     @bounds
     def entries(
@@ -158,13 +181,14 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         after: K | None = None,
         limit: int | None = None,
         timeout: float | None = None,
-    ) -> Iterator[tuple[K, Entry]]:
+    ) -> Iterator[tuple[K, Entry[V]]]:
         """Yield (key, entry) pairs in key order; bounded as `items`."""
         decode = self._space.decode
         low, high = self._range(prefix, start, end, after)
         for page in self._pages(low, high, limit) if _any(low, high) else ():
             for kv in page:
-                yield decode(kv.key), entry_of(kv)
+                key = decode(kv.key)
+                yield key, entry_of(key, kv, self._decoding)
 
     @bounds
     def items(  # type: ignore[override]
@@ -176,7 +200,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         after: K | None = None,
         limit: int | None = None,
         timeout: float | None = None,
-    ) -> Iterator[tuple[K, bytes]]:
+    ) -> Iterator[tuple[K, V]]:
         """Yield (key, value) pairs in key order; with a prefix, exact to the byte, only those.
 
         `start` (inclusive) and `end` (exclusive) are keys that bound it further. `limit` ends it
@@ -195,7 +219,8 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         Raises `InvalidOptionError`, `InvalidTypeError` for an invalid limit.
         """
         for page in self.pairs(prefix, start, end, after, limit=limit):
-            yield from zip(self._space.decode_all(page.keys), page.values, strict=True)
+            keys = self._space.decode_all(page.keys)
+            yield from zip(keys, self._values_of(keys, page), strict=True)
 
     @bounds
     def keys(  # type: ignore[override]
@@ -214,7 +239,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
     def values(  # type: ignore[override]
         self, prefix: K | None = None, *, timeout: float | None = None
-    ) -> Iterator[bytes]:
+    ) -> Iterator[V]:
         """Yield values in key order."""
         return (value for _, value in self.items(prefix, timeout=timeout))
 
@@ -251,25 +276,37 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
     @bounds
     def diff(
-        self, other: Snapshot[K], prefix: K | None = None, *, timeout: float | None = None
-    ) -> Iterator[Difference[K]]:
+        self, other: Snapshot[K, V], prefix: K | None = None, *, timeout: float | None = None
+    ) -> Iterator[Difference[K, V]]:
         """Yield the differences from this snapshot to `other`, in key order.
 
         Costs the changes in between if those are few and not compacted, else one pass over both.
-        Raises `InvalidTypeError` if `other` is not a snapshot of the same keys.
+        Raises `InvalidTypeError` if `other` is not a snapshot of the same keys, or if only one of
+        the two has a codec.
         """
         if not isinstance(other, Snapshot) or other._space != self._space:
             raise InvalidTypeError(f"diff needs a snapshot of the same keys, not {other!r}")
+        ours, theirs = self._decoding, other._decoding
+        if (ours is None) != (theirs is None):
+            raise InvalidTypeError(f"diff needs a snapshot of the same view, not {other!r:.80}")
         start, end = self._range(prefix)
         keys = self._source.changed(other._source, start, end)
-        pairs = (
+        pairs: Iterator[tuple[bytes, Any, Any]] = (
             both_scanned(self._source, other._source, start, end)
             if keys is None
             else both_read(self._source, other._source, keys)
         )
         for stored, before, after in pairs:
             if before != after:
-                yield Difference(self._space.decode(stored), before, after)
+                key = self._space.decode(stored)
+                if ours is not None and theirs is not None:
+                    before = ours.maybe(key, before, self._revision)
+                    after = theirs.maybe(key, after, other._revision)
+                yield Difference(key, before, after)
+
+    def _revision(self, key: K) -> int:
+        """Return the revision that wrote a key, for an error."""
+        return self.raw.entry(key).revision
 
     def pairs(
         self,
@@ -289,6 +326,14 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             return self._source.pairs(low, high, keys_only=keys_only)
         pages = self._pages(low, high, limit, keys_only=keys_only)
         return (Pairs([kv.key for kv in page], [kv.value for kv in page]) for page in pages)
+
+    def _values_of(self, keys: list[K], page: Pairs) -> Sequence[V]:
+        """Return the values in a page of `pairs`, whose keys are `keys`."""
+        values: Sequence[Any] = page.values
+        if self._decoding is None:
+            return values
+        decode, revision = self._decoding.decode, self._revision
+        return [decode(key, data, revision) for key, data in zip(keys, values, strict=True)]
 
     def _pages(
         self, low: bytes, high: bytes, limit: int | None, *, keys_only: bool = False
@@ -329,8 +374,3 @@ def _pair(span: Any) -> tuple[Any, Any]:
 def _any(low: bytes, high: bytes) -> bool:
     """Return whether a range can hold keys."""
     return low < high or high == ALL_KEYS_END
-
-
-def entry_of(kv: KeyValue) -> Entry:
-    """Return the entry of a version."""
-    return Entry(kv.value, kv.mod_revision, kv.create_revision, kv.version)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from snapkv.committer import listed
 from snapkv.errors import KeyNotFoundError
 from snapkv.layout import Keyspace
-from snapkv.model import Difference, Entry, K, Version
+from snapkv.model import Difference, Entry, K, KeysAndValues, V, Version
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds, within
+from snapkv.reading.decoding import Decoding, entry_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.revisions import revisions_at
-from snapkv.reading.snapshot import Snapshot, entry_of
+from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.watch import StoreWatch, Watch
 from snapkv.timeline import READS_MAX
 from snapkv.times import When, revision_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 D = TypeVar("D")
 
 
-class KeyspaceReads(Generic[K]):
+class KeyspaceReads(KeysAndValues[K, V]):
     """The reads of one keyspace, at any moment.
 
     A time may be a timestamp, an aware datetime, ISO text with an offset,
@@ -40,10 +41,16 @@ class KeyspaceReads(Generic[K]):
 
     `timeout` bounds a read in seconds: all its requests, retries, lookups and waits for locks
     together; `ReadTimeoutError` (a TimeoutError) if that is not enough. For an iterator it
-    bounds all steps together, without the time of the caller in between. None means the
-    `read_timeout` of `open`; without either, each request to an etcd cluster
+    bounds all steps together, a codec's too, without the time of the caller in between. None means
+    the `read_timeout` of `open`; without either, each request to an etcd cluster
     ends after 12 s without an answer (`EngineUnavailableError`); a read has a few requests.
+
+    Values are bytes, or what a codec decodes: then each read raises `DecodeError`, too, for a value
+    that the codec does not read. Tables of Arrow have the bytes.
     """
+
+    _decoding: Decoding[V] | None = None
+    """The codec; None if values are bytes."""
 
     def __init__(self, core: Reader, space: Keyspace) -> None:
         self._core, self._space = core, space
@@ -52,7 +59,8 @@ class KeyspaceReads(Generic[K]):
         # careful way answers.
         self._is_plain = core.read_timeout is None and core.policy.at_head
         meter, self._encode = core.meter, space.encode
-        self._get = core.timeline.get if meter is None else meter.get
+        get = core.timeline.get if meter is None else meter.get
+        self._get: Callable[[bytes, Any], Any] = get  # the type of bytes as values is not known
         self._read_keys = core.get if meter is None else meter.timed("load", core.get)
         self._source_at = core.source if meter is None else meter.timed("at", core.source)
 
@@ -66,7 +74,7 @@ class KeyspaceReads(Generic[K]):
         """How keys are stored, for layers of this package that read in bulk."""
         return self._space
 
-    def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> bytes:
+    def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> V:
         """Return the value of a key, now or at a time.
 
         One round trip for now, for times at or above the newest commit and for times in the
@@ -79,18 +87,19 @@ class KeyspaceReads(Generic[K]):
         if timeout is None and self._is_plain and not self._core.closed:
             kv = self._get(self._encode(key), ts)
             if kv is not None:
-                return kv.value
+                value: V = kv.value
+                return value if self._decoding is None else self._decoding.of(key, kv)
         return self._entry(key, ts, timeout).value
 
     @overload
     def get(
         self, key: K, default: None = None, ts: When | None = None, *, timeout: float | None = None
-    ) -> bytes | None: ...
+    ) -> V | None: ...
 
     @overload
     def get(
         self, key: K, default: D, ts: When | None = None, *, timeout: float | None = None
-    ) -> bytes | D: ...
+    ) -> V | D: ...
 
     def get(
         self, key: K, default: Any = None, ts: When | None = None, *, timeout: float | None = None
@@ -107,11 +116,11 @@ class KeyspaceReads(Generic[K]):
         if timeout is None and self._is_plain and not self._core.closed:
             kv = self._get(self._encode(key), ts)
             if kv is not None:
-                return kv.value
+                return kv.value if self._decoding is None else self._decoding.of(key, kv)
         (found,) = self.entries_of([key], ts, timeout=timeout)
         return default if found is None else found.value
 
-    def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry:
+    def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry[V]:
         """Return a key's value with its revisions, now or at a time; costs and raises as `load`.
 
         The revision is what the guard `AtRevision` takes.
@@ -119,10 +128,10 @@ class KeyspaceReads(Generic[K]):
         if timeout is None and self._is_plain and not self._core.closed:
             kv = self._get(self._encode(key), ts)
             if kv is not None:
-                return entry_of(kv)
+                return entry_of(key, kv, self._decoding)
         return self._entry(key, ts, timeout)
 
-    def _entry(self, key: K, ts: When | None, timeout: float | None) -> Entry:
+    def _entry(self, key: K, ts: When | None, timeout: float | None) -> Entry[V]:
         (found,) = self.entries_of([key], ts, timeout=timeout)
         if found is None:
             raise KeyNotFoundError(key, None if ts is None else self._core.resolve(ts))
@@ -131,29 +140,28 @@ class KeyspaceReads(Generic[K]):
     @bounds
     def entries_of(
         self, keys: Iterable[K], ts: When | None = None, *, timeout: float | None = None
-    ) -> list[Entry | None]:
+    ) -> list[Entry[V] | None]:
         """Return the entries of given keys, None where one is absent, now or at a time.
 
         All are of one state. Costs as `load` for fewer than 128 keys, else one round trip and one
         for each 128 of them. Raises as `load`, but for `KeyNotFoundError`.
         """
-        return self._entries_of(keys, ts)
-
-    def _entries_of(self, keys: Iterable[K], ts: When | None) -> list[Entry | None]:
         self._core.check_open()
-        stored = [self._space.encode(key) for key in listed(keys, "keys")]
+        wanted: list[K] = listed(keys, "keys")
+        stored = [self._space.encode(key) for key in wanted]
         together = self._core.engine.limits.reads_together(stored)
         of_revision = isinstance(ts, str) and revision_of(ts) is not None
         if len(stored) >= READS_MAX or of_revision or not together:
             found = self._source_at(ts, None, False).get(stored)
         else:
             found = self._read_keys(stored, ts)
-        return [None if kv is None else entry_of(kv) for kv in found]
+        pairs = zip(wanted, found, strict=True)
+        return [kv and entry_of(key, kv, self._decoding) for key, kv in pairs]
 
     @bounds
     def load_with_prefix(
         self, prefix: K, ts: When | None = None, *, timeout: float | None = None
-    ) -> tuple[list[K], list[bytes]]:
+    ) -> tuple[list[K], list[V]]:
         """Return all keys with a prefix and their values, two lists in key order.
 
         The prefix is exact to the byte; the empty one means everything. All of it is read at one
@@ -161,10 +169,12 @@ class KeyspaceReads(Generic[K]):
         `KeyNotFoundError`.
         """
         keys: list[K] = []
-        values: list[bytes] = []
-        for page in self.at(ts, timeout=timeout).pairs(prefix):
-            keys += self._space.decode_all(page.keys)
-            values += page.values
+        values: list[V] = []
+        snapshot = self.at(ts, timeout=timeout)
+        for page in snapshot.pairs(prefix):
+            found = self._space.decode_all(page.keys)
+            keys += found
+            values += snapshot._values_of(found, page)
         return keys, values
 
     @bounds
@@ -175,7 +185,7 @@ class KeyspaceReads(Generic[K]):
         revision: int | None = None,
         final: bool = False,
         timeout: float | None = None,
-    ) -> Snapshot[K]:
+    ) -> Snapshot[K, V]:
         """Return the snapshot of a moment: of now, of a time, or of a revision.
 
         A time after the newest commit is answered with the newest state and `final == False`:
@@ -190,7 +200,8 @@ class KeyspaceReads(Generic[K]):
         """
         read_timeout = self._read_timeout if timeout is None else timeout
         source = self._source_at(when, revision, final)
-        return Snapshot(source, self._space, read_timeout=read_timeout)
+        decoding: Decoding[V] | None = self._decoding
+        return Snapshot(source, self._space, read_timeout=read_timeout, decoding=decoding)
 
     @overload
     def revisions_at(
@@ -245,7 +256,7 @@ class KeyspaceReads(Generic[K]):
         prefix: K | None = None,
         *,
         timeout: float | None = None,
-    ) -> Iterator[Difference[K]]:
+    ) -> Iterator[Difference[K, V]]:
         """Yield the differences between two moments (None: now), in key order.
 
         Raises as `at`.
@@ -313,7 +324,7 @@ def _tables() -> ModuleType:
     return tables
 
 
-class View(KeyspaceReads[K]):
+class View(KeyspaceReads[K, V]):
     """The reads and watches of one keyspace of a store."""
 
     @bounds
@@ -326,7 +337,7 @@ class View(KeyspaceReads[K]):
         limit: int | None = None,
         newest_first: bool = False,
         timeout: float | None = None,
-    ) -> Iterator[Version]:
+    ) -> Iterator[Version[V]]:
         """Yield the versions of a key, oldest first: time, value, writer and note.
 
         A removal has the value None. History begins with the version in force
@@ -351,11 +362,12 @@ class View(KeyspaceReads[K]):
         `InvalidTypeError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
         span = _history.Span(since, until, limit, newest_first)
-        return _history.versions(self._core, self._space.encode(key), span)
+        found: Iterator[Any] = _history.versions(self._core, self._space.encode(key), span)
+        return found if self._decoding is None else self._decoding.versions(key, found)
 
     def watch(
         self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
-    ) -> Watch[K]:
+    ) -> Watch[K, V]:
         """Return an iterator of the commits after `since` (None: after now) with their changes.
 
         In order, none twice, none missing; resumable from the last timestamp seen. Iteration ends
@@ -382,4 +394,6 @@ class View(KeyspaceReads[K]):
             else:
                 after = self._core.resolve(since)
                 mark = timeline.at(after).mark
-            return StoreWatch(self._core, self._space, prefix, mark, head, after, timeout)
+            return StoreWatch(
+                self._core, self._space, prefix, mark, head, after, timeout, self._decoding
+            )

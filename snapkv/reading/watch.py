@@ -19,6 +19,7 @@ from snapkv.errors import (
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.model import Change, Changes, Commit, K, KeysAndValues, V
 from snapkv.reading.deadline import check_wait
+from snapkv.reading.decoding import Decoding
 from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.timeline.continuity import ContinuousWatcher
@@ -35,7 +36,8 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
     without gap or repetition. Iteration waits for ever, or ends after `timeout` seconds without a
     change; `next(timeout=...)` waits so long once. Use it from one thread. Any thread may call
     `close()`, which ends the iteration; `next` then raises `StoreClosedError`. If the store is
-    closed instead, the iteration raises it, too, because further changes were not returned.
+    closed instead, the iteration raises it, too, because further changes were not returned. If a
+    codec does not read a value, `DecodeError` is raised; the next call continues after that commit.
 
     Errors: `CompactedError` if the next changes were compacted, `StoreRestoredError` if the engine
     was restored (no change of the other history is returned), `StoreRecreatedError`,
@@ -44,9 +46,10 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
 
     timestamp: int
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(self, timeout: float | None, decoding: Decoding[V] | None = None) -> None:
         check_wait(timeout)
         self._timeout = timeout
+        self._decoding: Decoding[V] | None = decoding
         self._ended = False  # by close(), while the store was open
 
     @abstractmethod
@@ -76,7 +79,7 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
         return self.next(self._timeout)
 
 
-class StoreWatch(Watch[K]):
+class StoreWatch(Watch[K, V]):
     """A watch of a store: changes and their timestamp arrive together."""
 
     def __init__(
@@ -88,8 +91,9 @@ class StoreWatch(Watch[K]):
         head: Mark,
         after: int,
         timeout: float | None,
+        decoding: Decoding[V] | None = None,
     ) -> None:
-        super().__init__(timeout)
+        super().__init__(timeout, decoding)
         self._head = head  # the head when the watch was made: events up to it must come
         self._core, self._space = core, space
         self._range = space.range_of(space.whole if prefix is None else prefix)
@@ -106,7 +110,7 @@ class StoreWatch(Watch[K]):
         timeline = self._core.timeline
         return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
 
-    def _next_or_end(self) -> Changes[K] | None:
+    def _next_or_end(self) -> Changes[K, V] | None:
         found = self.next(self._timeout)
         deadline = monotonic() + REPLAY_WAIT_S
         while found is None and self._mark.ordinal < self._head.ordinal:
@@ -115,20 +119,22 @@ class StoreWatch(Watch[K]):
             found = self.next(CATCH_UP_S)  # in slices: the next commits may not match
         return found
 
-    def next(self, timeout: float | None = None) -> Changes[K] | None:
+    def next(self, timeout: float | None = None) -> Changes[K, V] | None:
         """Return the next commit's changes; None if `timeout` seconds bring none."""
         check_wait(timeout)
         deadline = deadline_of(timeout)
         while (found := self.step(deadline)) is not None:
             if found.changes:
                 self._core.deliveries.note(found)
-                return found
+                if self._decoding is not None:
+                    return self._decoding.changes(found)
+                return found  # type: ignore[return-value]  # of bytes
         return None
 
     def step(self, deadline: float | None) -> Changes[K] | None:
         """Return the next commit, also one without matching changes; None after the deadline.
 
-        For layers of this package that follow how far a watch is.
+        Values are bytes. For layers of this package that follow how far a watch is.
         """
         while True:
             try:

@@ -169,7 +169,8 @@ class Core(Reader):
         self.check_open()
         committer = self.made_committer or self.committer
         commit = committer.commit(build, timeout=self.timeout_s(timeout))
-        self._retain()
+        if self.retain_ms is not None:
+            self._retain()
         return commit
 
     def timeout_s(self, timeout: float | None) -> float:

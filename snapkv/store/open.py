@@ -27,7 +27,6 @@ from snapkv.reading.opening import default_writer, open_keys
 from snapkv.reading.reader import Reader
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
-from snapkv.store.typed_store import TypedStore
 from snapkv.timeline import RING_SLOTS, Timeline
 from snapkv.times import duration_ms
 
@@ -126,7 +125,7 @@ def open(
     hooks: Hooks | Iterable[Hooks] | None = None,
     stats: bool = False,
     **options: Any,
-) -> TypedStore[V]: ...
+) -> SnapshotKV[V]: ...
 
 
 def open(
@@ -152,7 +151,7 @@ def open(
 
     `url` is `memory:` (private), `memory:NAME` (shared in the process), `lmdb:PATH` or
     `etcd://HOST:PORT,HOST:PORT`; without it, the environment's `SNAPKV_STORE`. `codec`
-    encodes and decodes values (`snapkv.codecs`): then this returns a `TypedStore`. `name` separates
+    encodes and decodes values (`snapkv.codecs`), as `SnapshotKV.with_codec`. `name` separates
     stores in one engine. `ring_slots` is how many of the newest commits answer lookups without a
     round trip. `retain` (such as "7d") makes commits compact older history, of the whole engine.
     `writer` is the name of the writer in the commit log (default user@host); a commit may name
@@ -197,7 +196,7 @@ def open(
     home = settings.layout.ts
     engine = partial(open_engine, url, create=create, options=options, home=home)
     store = _store(url, engine, settings)
-    return store if codec is None else TypedStore(store._core, store, codec)
+    return store if codec is None else store.with_codec(codec)
 
 
 def url_or_environment(url: str | None) -> str:

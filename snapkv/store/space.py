@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from snapkv.codecs import Codec
-from snapkv.committer import listed, pairs
+from snapkv.codecs import Codec, T
+from snapkv.committer import listed
 from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.layout import prefix_end, space_name, stored_space_name
-from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp, Updated, V
-from snapkv.reading.view import View
+from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp, V
 from snapkv.store.core import Core
-from snapkv.store.typed import TypedView
-from snapkv.store.updating import TRIES, Trying, Update, of_value
+from snapkv.store.writes import Writes
 from snapkv.times import When
 
 
-class Space(View[bytes]):
+class Space(Writes[bytes, V]):
     """A byte-keyed space of a store, for layers above it; the same reads as the store."""
-
-    _core: Core
 
     def __init__(self, core: Core, name: str) -> None:
         super().__init__(core, core.layout.space(name))
         self.name = name
 
-    def with_codec(self, codec: Codec[V]) -> TypedView[bytes, V]:
-        """Return a view of the space whose values a codec encodes; as `SnapshotKV.with_codec`."""
-        return TypedView(self._core, self, codec, self.commit)
+    def with_codec(self, codec: Codec[T]) -> Space[T]:
+        """Return the space with values that a codec encodes; as `SnapshotKV.with_codec`."""
+        space: Space[T] = self._with_codec(codec)
+        return space
+
+    @property
+    def raw(self) -> Space:
+        """The space with its bytes."""
+        return self._raw or self  # type: ignore[return-value]  # of bytes
 
     def commit(
         self,
         build: Callable[[Stamp], SpaceOps] | None = None,
         *,
-        puts: Mapping[bytes, bytes] = {},
+        puts: Mapping[bytes, V] = {},
         deletes: Iterable[bytes] = (),
         delete_prefixes: Iterable[bytes] = (),
         guards: Iterable[Guard] = (),
@@ -56,7 +58,7 @@ class Space(View[bytes]):
         name, ops = self.name, SpaceOps()
         if build is None:
             ops = SpaceOps(
-                dict(pairs(puts)),
+                dict(self._encoded(puts)),
                 listed(deletes, "deletes"),
                 listed(delete_prefixes, "delete_prefixes"),
                 listed(guards, "guards"),
@@ -67,25 +69,6 @@ class Space(View[bytes]):
             return Ops(spaces=spaces, note=note, writer=writer, meta=meta)
 
         return self._core.commit(whole, timeout)
-
-    def update(
-        self,
-        key: bytes,
-        fn: Callable[[bytes | None], bytes | None],
-        *,
-        guards: Iterable[Guard] = (),
-        tries: int = TRIES,
-        timeout: float | None = None,
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-    ) -> Updated[bytes]:
-        """Change one key of the space; as `SnapshotKV.update`."""
-        trying = Trying(
-            guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
-        )
-        change = of_value(fn)
-        return Update(self._core, self, self.commit, key, change, trying).run()
 
 
 def names(core: Core, prefix: str, when: When | None) -> Iterator[str]:

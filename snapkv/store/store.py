@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from snapkv.base.arguments import check_bool, check_int
 from snapkv.base.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.base.lifecycle import Closing
-from snapkv.codecs import Codec
+from snapkv.codecs import Codec, T
 from snapkv.committer import Check, SentRequest, compile_check, listed
 from snapkv.committer.group import GroupBuilder
 from snapkv.coordination.election import Election
 from snapkv.coordination.live import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
-from snapkv.errors import InvalidTypeError, NotSupportedError
+from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.hooks import CloseEvent
 from snapkv.layout import StampRecord
-from snapkv.model import Commit, Compaction, Guard, Ops, Scalar, V
+from snapkv.model import Build, Commit, Compaction, Guard, Ops, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds
 from snapkv.store import check as _check
 from snapkv.store import dump as _dump
 from snapkv.store.core import Core
 from snapkv.store.health import HEALTH_TIMEOUT_S, Health, health
+from snapkv.store.restoring import restored
 from snapkv.store.space import Space, names
 from snapkv.store.stats import Stats, stats
-from snapkv.store.typed import TypedView
 from snapkv.store.watermarks import Watermark, forget, watermarks
-from snapkv.store.writes import Writes
+from snapkv.store.writes import Addition, Writes, building
 from snapkv.times import When, check_timestamp, format_time
 
 # --- facts about a store and its engine, as `SnapshotKV.info` returns them ---
@@ -65,10 +65,22 @@ if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
 
 
-class SnapshotKV(Writes, Closing):
+class SnapshotKV(Writes[str, V], Closing):
     """A store of text keys and byte values that can be read as of any moment of its life.
 
-    Safe for threads and usable as a context manager. Opened by `snapkv.open`.
+    Safe for threads and usable as a context manager. Opened by `snapkv.open`. With a codec
+    (`with_codec`, `open(codec=...)`), it is a store of other values: its reads and writes of text
+    keys decode and encode. Several may share a store, with its log, guards and times; `close`
+    closes all of them.
+
+    >>> import snapkv
+    >>> from snapkv import codecs
+    >>> with snapkv.open("memory:") as store:
+    ...     plans = store.with_codec(codecs.json)
+    ...     commit = plans.commit(puts={"a": {"seats": 1}}, note="new")
+    ...     done = plans.update("a", lambda plan: {**(plan or {}), "seats": 2})
+    ...     plans.load("a"), plans.load("a", commit.ts), store.load("a")
+    ({'seats': 2}, {'seats': 1}, b'{"seats":2}')
     """
 
     def __init__(self, core: Core) -> None:
@@ -79,14 +91,165 @@ class SnapshotKV(Writes, Closing):
         return self
 
     def __repr__(self) -> str:
-        return f"<SnapshotKV {self._core.url} name={self._core.layout.name!r}>"
+        codec = "" if self._decoding is None else f" codec={self._decoding.name}"
+        return f"<SnapshotKV {self._core.url} name={self._core.layout.name!r}{codec}>"
 
     def close(self) -> None:
         """Close the store; calls that wait in other threads raise `StoreClosedError`."""
         notify = None if self._core.closed else self._core.notify
         self._core.close()
         if notify is not None:
-            notify(CloseEvent(notify.store, self))
+            notify(CloseEvent(notify.store, self.raw))
+
+    # --- writing ---
+
+    def save(
+        self,
+        key: str,
+        value: V,
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Save one key; return the commit's timestamp. One round trip."""
+        data: Any = value if self._decoding is None else self._decoding.encode(key, value)
+        puts = ((key, data),)  # of any key
+        ops = Ops(puts, note=note, writer=writer, meta=meta)  # type: ignore[arg-type]
+        return self._core.commit(lambda stamp: ops, None).ts
+
+    def multi_save(
+        self,
+        kvs: Mapping[str, V],
+        additions: Iterable[Addition[V]] = (),
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Save several keys in one commit; return its timestamp.
+
+        Each addition is called with that timestamp and returns one more (key, value) to save.
+        """
+        return self.commit(puts=kvs, additions=additions, note=note, writer=writer, meta=meta).ts
+
+    def multi_save_and_remove_with_prefix(
+        self,
+        saves: Mapping[str, V],
+        removals: Iterable[str],
+        additions: Iterable[Addition[V]] = (),
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Remove everything under some prefixes and save keys, in one commit; return its timestamp.
+
+        Removals come first: "remove a/, save a/new" leaves a/new alone under a/.
+        """
+        return self.commit(
+            puts=saves,
+            delete_prefixes=removals,
+            additions=additions,
+            note=note,
+            writer=writer,
+            meta=meta,
+        ).ts
+
+    def commit(
+        self,
+        build: Build | None = None,
+        *,
+        puts: Mapping[str, V] = {},
+        deletes: Iterable[str] = (),
+        delete_prefixes: Iterable[str] = (),
+        guards: Iterable[Guard] = (),
+        additions: Iterable[Addition[V]] = (),
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Commit operations, or those that `build(stamp)` returns for the commit's own stamp.
+
+        `build` must be pure: it is called again for every new timestamp. If it raises, nothing is
+        written. Removals come before saves: a key that is removed and saved is saved. To save a key
+        twice is an error. What `build` returns has bytes, whatever the codec. `timeout` (seconds,
+        60 at most) bounds the wait.
+
+        The commit log keeps `note` (4 KiB at most), `writer` (256 bytes), which takes the place of
+        the store's writer for this commit, and `meta`: 64 facts at most, each a name with a text,
+        a number, a bool or None, together 4 KiB in msgpack. Nothing checks whether they are true.
+
+        One round trip. Commits of several threads share it if these three are equal, so a meta that
+        differs from call to call makes each call a transaction of its own.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     commit = store.commit(puts={"a": b"1"}, guards=[snapkv.Absent("a")], note="new")
+        ...     ts = store.save("a", b"2", writer="alice", meta={"request": "r-17", "ticket": 4})
+        ...     [(version.writer, version.meta) for version in store.history("a")][1]
+        ('alice', Meta({'request': 'r-17', 'ticket': 4}))
+
+        Raises `ConflictError` if a guard fails, `CommitTooLargeError`, `InvalidKeyError`,
+        `InvalidTypeError`, `InvalidOptionError` (of `timeout`, `writer`, `meta`),
+        `InvalidValueError` (of a codec),
+        `CommitTimeoutError` (it did not happen), `CommitUnknownError`
+        (`resolve` finds it out), `StoreRecreatedError`,
+        `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept
+        the write lock; it did not happen), `EngineUnavailableError` (nothing was sent; it did not
+        happen), `AccessDeniedError`.
+        """
+        said = any(each is not None for each in (note, writer, meta))
+        if build is None:
+            build = building(
+                Ops(
+                    self._encoded(puts),  # type: ignore[arg-type]
+                    listed(deletes, "deletes"),
+                    listed(delete_prefixes, "delete_prefixes"),
+                    listed(guards, "guards"),
+                    note,
+                    writer=writer,
+                    meta=meta,
+                ),
+                tuple(listed(additions, "additions")),
+                self._encoded,
+            )
+        elif not callable(build):
+            raise InvalidTypeError(
+                f"commit takes a function, not {type(build).__name__}; values: commit(puts=...)"
+            )
+        elif puts or deletes or delete_prefixes or guards or additions or said:
+            raise InvalidOptionError("give a function or keywords, not both")
+        return self._core.commit(build, timeout)
+
+    def restore(
+        self,
+        when: When,
+        prefix: str = "",
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+        before_first: bool = False,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Make the present equal a past moment, in one commit; return it.
+
+        `store.diff(None, when, prefix)` shows what it would do. It restores text keys only: keys in
+        spaces belong to the layers that wrote them. Only differences are written; if other writers
+        keep committing first, everything is. A moment before the first commit needs
+        `before_first=True`, because it removes every key (with the prefix).
+
+        `timeout` (seconds) bounds all of it, reads and commits together, of which a commit gets 60
+        at most. Without it `read_timeout` bounds each read, and `commit_timeout` each commit.
+
+        Raises `InvalidTimeError`, `KeyNotFoundError` (a KeyError: no key has the prefix, now or
+        then), `CompactedError`, `CommitTooLargeError`, `ReadTimeoutError` (nothing was written),
+        and as `commit`.
+        """
+        said = Ops(note=note, writer=writer, meta=meta)
+        return restored(self.raw, self._core, when, prefix, said, before_first, timeout)
 
     # --- unknown outcomes ---
 
@@ -271,14 +434,19 @@ class SnapshotKV(Writes, Closing):
 
     # --- spaces, files, facts ---
 
-    def with_codec(self, codec: Codec[V]) -> TypedView[str, V]:
-        """Return a view of the text keys whose values a codec encodes and decodes.
+    def with_codec(self, codec: Codec[T]) -> SnapshotKV[T]:
+        """Return the store with values that a codec encodes and decodes, of its text keys.
 
         `snapkv.codecs` has `json`, `msgpack` and `pydantic_model(Model)`. No round trip. Raises
         `InvalidTypeError` if `codec` is not one.
         """
-        self._core.check_open()
-        return TypedView(self._core, self, codec, self.commit)
+        store: SnapshotKV[T] = self._with_codec(codec)
+        return store
+
+    @property
+    def raw(self) -> SnapshotKV:
+        """The store with its bytes."""
+        return self._raw or self  # type: ignore[return-value]  # of bytes
 
     def space(self, name: str) -> Space:
         """Return a byte-keyed space of this store."""

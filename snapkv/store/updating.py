@@ -5,13 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any
 
 from snapkv.base.arguments import check_int, wrong_type
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, listed
 from snapkv.errors import ConflictError, InvalidTypeError
-from snapkv.model import Absent, AtRevision, Commit, Entry, Guard, K, Scalar, Updated
+from snapkv.model import (
+    Absent,
+    AtRevision,
+    Commit,
+    Entry,
+    Guard,
+    K,
+    KeysAndValues,
+    Scalar,
+    Updated,
+    V,
+)
 from snapkv.reading.deadline import TimeLeft
+from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
 from snapkv.store.core import Core
 
@@ -40,11 +52,11 @@ class Trying:
         check_int("tries", self.tries, 1)
 
 
-class Update(Generic[K]):
-    """An update of one key.
+class Update(KeysAndValues[K, V]):
+    """An update of one key: `fn` gets its value, and returns the new one; see `Writes.update`.
 
-    `change` gets the key's entry, None if the key is absent, and returns the new value: None
-    removes the key; the same bytes change nothing.
+    `keys` and `commit` are those of bytes; values are what `decoding` makes of these, if it is not
+    None.
 
     Two that count up from 7 at revision 4:
 
@@ -60,19 +72,22 @@ class Update(Generic[K]):
         core: Core,
         keys: View[K],
         commit: Callable[..., Commit],
+        decoding: Decoding[V] | None,
         key: K,
-        change: Callable[[Entry | None], bytes | None],
+        fn: Callable[[V | None], V | None],
         trying: Trying,
     ) -> None:
+        check_function(fn)
         self._stored = keys.keyspace.encode(key)
         self._turns = core.turns
         self._seconds = core.commit_timeout_s if trying.timeout is None else trying.timeout
         self._keys: View[K] = keys
         self._key: K = key
-        self._commit, self._change = commit, change
+        self._commit, self._fn = commit, fn
+        self._decoding: Decoding[V] | None = decoding
         self._trying: Trying = trying
 
-    def run(self) -> Updated[bytes]:
+    def run(self) -> Updated[V]:
         """Try until a commit succeeds, tries or time are used up, or nothing changes.
 
         After a lost try, the threads of this process that update the key take turns.
@@ -86,7 +101,7 @@ class Update(Generic[K]):
         with self._turns.turn(self._stored, wait_s):
             return self._try_again(left, lost)
 
-    def _try_again(self, left: TimeLeft, lost: ConflictError) -> Updated[bytes]:
+    def _try_again(self, left: TimeLeft, lost: ConflictError) -> Updated[V]:
         tried, wait_s_max = 1, WAIT_S_MIN
         while tried < self._trying.tries and left.waits(_random.uniform(0, wait_s_max)):
             tried, wait_s_max = tried + 1, min(2 * wait_s_max, WAIT_S_MAX)
@@ -102,19 +117,17 @@ class Update(Generic[K]):
             tries=tried,
         ) from lost
 
-    def _try(self, left: TimeLeft, tried: int) -> Updated[bytes]:
+    def _try(self, left: TimeLeft, tried: int) -> Updated[V]:
         with left.reads():
             (entry,) = self._keys.entries_of([self._key])
-        value = self._change(entry)
-        if value is not None and not isinstance(value, bytes):
-            raise wrong_type("what the function of update returns", "bytes or None", value)
-        if value == (None if entry is None else entry.value):
+        value, data = self._changed(entry)
+        if data == (None if entry is None else entry.value):
             return Updated(value, None, tried)
         unchanged = Absent(self._key) if entry is None else AtRevision(self._key, entry.revision)
         trying: Trying = self._trying
         commit = self._commit(
-            puts={} if value is None else {self._key: value},
-            deletes=[self._key] if value is None else (),
+            puts={} if data is None else {self._key: data},
+            deletes=[self._key] if data is None else (),
             guards=[unchanged, *trying.guards],
             note=trying.note,
             writer=trying.writer,
@@ -122,6 +135,23 @@ class Update(Generic[K]):
             timeout=left.commit_s(COMMIT_TIMEOUT_S_MAX),
         )
         return Updated(value, commit, tried)
+
+    def _changed(self, entry: Entry | None) -> tuple[V | None, bytes | None]:
+        """Return the new value and its bytes: those of the entry if they mean the same value."""
+        key, decoding = self._key, self._decoding
+        if decoding is None:
+            before: Any = None if entry is None else entry.value
+            new: Any = self._fn(before)
+            if new is not None and not isinstance(new, bytes):
+                raise wrong_type("what the function of update returns", "bytes or None", new)
+            return new, new  # type: ignore[return-value]  # of bytes
+        value = self._fn(entry and decoding.decode(key, entry.value, entry.revision))
+        data = None if value is None else decoding.encode(key, value)
+        if entry is None or data is None or data == entry.value:
+            return value, data
+        # the function may have changed its argument in place
+        again = decoding.decode(key, entry.value, entry.revision)
+        return value, entry.value if data == decoding.encode(key, again) else data
 
     def _lost(self, conflict: ConflictError) -> ConflictError:
         """Return a conflict over the key itself, after which the next try may succeed.
@@ -137,9 +167,3 @@ def check_function(fn: object) -> None:
     """Raise `InvalidTypeError` for anything but a function."""
     if not callable(fn):
         raise InvalidTypeError(f"update takes a function, not {type(fn).__name__}")
-
-
-def of_value(fn: Callable[[bytes | None], bytes | None]) -> Callable[[Entry | None], bytes | None]:
-    """Return a function of a value as a function of an entry."""
-    check_function(fn)
-    return lambda entry: fn(None if entry is None else entry.value)

@@ -1,39 +1,43 @@
-"""The writes of a store: each is one commit, which may name its writer, a note and a meta."""
+"""The writes that a store and its spaces share: each is one commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
-from snapkv.committer import listed, pairs
-from snapkv.errors import InvalidOptionError, InvalidTypeError
-from snapkv.model import Build, Commit, Guard, Ops, Scalar, Stamp, Updated
+from snapkv.codecs import Codec
+from snapkv.committer import pairs
+from snapkv.errors import InvalidTypeError
+from snapkv.model import Build, Commit, Guard, K, Ops, Scalar, Stamp, Updated, V
+from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
 from snapkv.store.core import Core
-from snapkv.store.restoring import restored
-from snapkv.store.updating import TRIES, Trying, Update, of_value
-from snapkv.times import When
+from snapkv.store.updating import TRIES, Trying, Update
 
 # --- additions: keys and values that depend on the timestamp of their commit ---
 
-Addition = Callable[[int], tuple[str, bytes]]
+Addition = Callable[[int], tuple[str, V]]
 """Takes the timestamp of its commit; returns a key and a value."""
 
 
-def building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
-    """Return operations as a function of the stamp that calls the additions."""
+def building(
+    ops: Ops, additions: tuple[Addition[V], ...], encoded: Callable[[object], list[Any]]
+) -> Build:
+    """Return operations as a function of the stamp that calls the additions, and encodes them."""
     if not additions:
         return lambda _: ops
 
     def build(stamp: Stamp) -> Ops:
-        added = [_added(addition, stamp.ts) for addition in additions]
+        added = encoded([_added(addition, stamp.ts) for addition in additions])
         puts = [*pairs(ops.puts), *added]
         return replace(ops, puts=puts)  # type: ignore[arg-type]
 
     return build
 
 
-def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
+def _added(addition: Addition[V], ts: int) -> tuple[str, V]:
     if not callable(addition):
         raise InvalidTypeError(f"an addition is a function, not {type(addition).__name__}")
     pair = addition(ts)
@@ -45,31 +49,54 @@ def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
 # --- writes ---
 
 
-class Writes(View[str]):
-    """The text keys of a store, to read and to write.
+class Writes(View[K, V]):
+    """The keys of a store or of a space, to read and to write.
 
-    Each write takes `note`, `writer` and `meta`, which `commit` explains.
+    Each write takes `note`, `writer` and `meta`, which `SnapshotKV.commit` explains. With a codec
+    it raises `InvalidValueError` for a value that the codec does not encode, before anything is
+    written; None is not a value, because it means that a key is absent. Safe for threads if the
+    codec is.
     """
 
     _core: Core
+    _raw: Any = None
+    commit: Callable[..., Commit]
+
+    @property
+    def codec(self) -> Codec[V] | None:
+        """The codec; None if values are bytes."""
+        return None if self._decoding is None else self._decoding.codec
+
+    def _with_codec(self, codec: Codec[Any]) -> Any:
+        """Return the same keys with values of a codec."""
+        self._core.check_open()
+        raw = self._raw or self
+        view = copy(raw)
+        view._raw, view._decoding = raw, Decoding(codec)
+        return view
+
+    def _encoded(self, puts: object) -> list[tuple[K, bytes]]:
+        """Return what is saved as keys and bytes."""
+        found, decoding = pairs(puts), self._decoding
+        if decoding is None:
+            return list(found)
+        return [(key, decoding.encode(key, value)) for key, value in found]
 
     def save(
         self,
-        key: str,
-        value: bytes,
+        key: K,
+        value: V,
         *,
         note: str | None = None,
         writer: str | None = None,
         meta: Mapping[str, Scalar] | None = None,
     ) -> int:
         """Save one key; return the commit's timestamp. One round trip."""
-        puts = ((key, value),)  # of any key
-        ops = Ops(puts, note=note, writer=writer, meta=meta)  # type: ignore[arg-type]
-        return self._core.commit(lambda stamp: ops, None).ts
+        return self.commit(puts={key: value}, note=note, writer=writer, meta=meta).ts
 
     def remove(
         self,
-        key: str,
+        key: K,
         *,
         note: str | None = None,
         writer: str | None = None,
@@ -78,112 +105,10 @@ class Writes(View[str]):
         """Remove one key, which may be absent; return the commit's timestamp. One round trip."""
         return self.commit(deletes=[key], note=note, writer=writer, meta=meta).ts
 
-    def multi_save(
-        self,
-        kvs: Mapping[str, bytes],
-        additions: Iterable[Addition] = (),
-        *,
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-    ) -> int:
-        """Save several keys in one commit; return its timestamp.
-
-        Each addition is called with that timestamp and returns one more (key, value) to save.
-        """
-        return self.commit(puts=kvs, additions=additions, note=note, writer=writer, meta=meta).ts
-
-    def multi_save_and_remove_with_prefix(
-        self,
-        saves: Mapping[str, bytes],
-        removals: Iterable[str],
-        additions: Iterable[Addition] = (),
-        *,
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-    ) -> int:
-        """Remove everything under some prefixes and save keys, in one commit; return its timestamp.
-
-        Removals come first: "remove a/, save a/new" leaves a/new alone under a/.
-        """
-        return self.commit(
-            puts=saves,
-            delete_prefixes=removals,
-            additions=additions,
-            note=note,
-            writer=writer,
-            meta=meta,
-        ).ts
-
-    def commit(
-        self,
-        build: Build | None = None,
-        *,
-        puts: Mapping[str, bytes] = {},
-        deletes: Iterable[str] = (),
-        delete_prefixes: Iterable[str] = (),
-        guards: Iterable[Guard] = (),
-        additions: Iterable[Addition] = (),
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-        timeout: float | None = None,
-    ) -> Commit:
-        """Commit operations, or those that `build(stamp)` returns for the commit's own stamp.
-
-        `build` must be pure: it is called again for every new timestamp. If it raises, nothing is
-        written. Removals come before saves: a key that is removed and saved is saved. To save a key
-        twice is an error. `timeout` (seconds, 60 at most) bounds the wait.
-
-        The commit log keeps `note` (4 KiB at most), `writer` (256 bytes), which takes the place of
-        the store's writer for this commit, and `meta`: 64 facts at most, each a name with a text,
-        a number, a bool or None, together 4 KiB in msgpack. Nothing checks whether they are true.
-
-        One round trip. Commits of several threads share it if these three are equal, so a meta that
-        differs from call to call makes each call a transaction of its own.
-
-        >>> import snapkv
-        >>> with snapkv.open("memory:") as store:
-        ...     commit = store.commit(puts={"a": b"1"}, guards=[snapkv.Absent("a")], note="new")
-        ...     ts = store.save("a", b"2", writer="alice", meta={"request": "r-17", "ticket": 4})
-        ...     [(version.writer, version.meta) for version in store.history("a")][1]
-        ('alice', Meta({'request': 'r-17', 'ticket': 4}))
-
-        Raises `ConflictError` if a guard fails, `CommitTooLargeError`, `InvalidKeyError`,
-        `InvalidTypeError`, `InvalidOptionError` (of `timeout`, `writer`, `meta`),
-        `CommitTimeoutError` (it did not happen), `CommitUnknownError`
-        (`resolve` finds it out), `StoreRecreatedError`,
-        `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept
-        the write lock; it did not happen), `EngineUnavailableError` (nothing was sent; it did not
-        happen), `AccessDeniedError`.
-        """
-        said = any(each is not None for each in (note, writer, meta))
-        if build is None:
-            build = building(
-                Ops(
-                    list(pairs(puts)),  # type: ignore[arg-type]
-                    listed(deletes, "deletes"),
-                    listed(delete_prefixes, "delete_prefixes"),
-                    listed(guards, "guards"),
-                    note,
-                    writer=writer,
-                    meta=meta,
-                ),
-                tuple(listed(additions, "additions")),
-            )
-        elif not callable(build):
-            raise InvalidTypeError(
-                f"commit takes a function, not {type(build).__name__}; values: commit(puts=...)"
-            )
-        elif puts or deletes or delete_prefixes or guards or additions or said:
-            raise InvalidOptionError("give a function or keywords, not both")
-        return self._core.commit(build, timeout)
-
     def update(
         self,
-        key: str,
-        fn: Callable[[bytes | None], bytes | None],
+        key: K,
+        fn: Callable[[V | None], V | None],
         *,
         guards: Iterable[Guard] = (),
         tries: int = TRIES,
@@ -191,7 +116,7 @@ class Writes(View[str]):
         note: str | None = None,
         writer: str | None = None,
         meta: Mapping[str, Scalar] | None = None,
-    ) -> Updated[bytes]:
+    ) -> Updated[V]:
         """Change one key: commit `fn(value)`, unless another writer changed the key meanwhile.
 
         `fn` gets the value now, None if the key is absent, and returns the new one; None removes
@@ -200,6 +125,9 @@ class Writes(View[str]):
         `fn`, and `timeout` the seconds of all of them together (None: the store's
         `commit_timeout`). `guards` are further ones, such as that of a leader: if one of these
         fails, the update is not tried again. `note`, `writer` and `meta` are as for `commit`.
+
+        With a codec, `fn` may change the value in place and return it. A value that is encoded as
+        the one before commits nothing, also if the stored bytes were not canonical.
 
         Two round trips for each try.
 
@@ -218,33 +146,5 @@ class Writes(View[str]):
         trying = Trying(
             guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
         )
-        change = of_value(fn)
-        return Update(self._core, self, self.commit, key, change, trying).run()
-
-    def restore(
-        self,
-        when: When,
-        prefix: str = "",
-        *,
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-        before_first: bool = False,
-        timeout: float | None = None,
-    ) -> Commit:
-        """Make the present equal a past moment, in one commit; return it.
-
-        `store.diff(None, when, prefix)` shows what it would do. It restores text keys only: keys in
-        spaces belong to the layers that wrote them. Only differences are written; if other writers
-        keep committing first, everything is. A moment before the first commit needs
-        `before_first=True`, because it removes every key (with the prefix).
-
-        `timeout` (seconds) bounds all of it, reads and commits together, of which a commit gets 60
-        at most. Without it `read_timeout` bounds each read, and `commit_timeout` each commit.
-
-        Raises `InvalidTimeError`, `KeyNotFoundError` (a KeyError: no key has the prefix, now or
-        then), `CompactedError`, `CommitTooLargeError`, `ReadTimeoutError` (nothing was written),
-        and as `commit`.
-        """
-        said = Ops(note=note, writer=writer, meta=meta)
-        return restored(self, self._core, when, prefix, said, before_first, timeout)
+        raw: Any = self._raw or self
+        return Update(self._core, raw, raw.commit, self._decoding, key, fn, trying).run()

@@ -74,6 +74,14 @@ def test_an_answer_or_an_error_of_ours(call):
                 raise AssertionError(f"{call} {value!r:.30}: {type(e).__name__} leaks") from e
 
 
+def test_a_store_with_a_codec_is_no_store_of_documents():
+    with snapkv.open("memory:") as store:
+        coded = store.with_codec(snapkv.codecs.json)
+        with pytest.raises(InvalidArgumentError, match=r"pass store\.raw"):
+            ChangesDB(coded, "d")
+        assert ChangesDB(coded.raw, "d").create().store is store
+
+
 @pytest.mark.parametrize("call", ["bulk", "replicate", "open_revs", "missing_revs of"])
 def test_one_text_is_not_taken_for_many(call):
     with snapkv.open("memory:") as store:

@@ -308,6 +308,12 @@ def test_a_fleet_from_a_file_is_read(sites):
     assert dict(sites.fleet(path).at(ts)) == {("a", "k"): b"1"}
 
 
+def test_a_store_with_a_codec_is_read_as_bytes(sites):
+    (a,) = sites.add("a")
+    ts = a.save("k", b"1")
+    assert dict(sites.fleet({"a": a.with_codec(snapkv.codecs.json)}).at(ts)) == {("a", "k"): b"1"}
+
+
 # --- one store under two names ---
 
 

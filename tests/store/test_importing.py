@@ -5,6 +5,7 @@ import random
 import pytest
 from cases import cases
 
+from snapkv import codecs
 from snapkv.copying.import_prefix import ImportResult, import_prefix
 from snapkv.engine.contract import Delete, Put
 from snapkv.errors import (
@@ -57,6 +58,13 @@ def test_the_newest_state_becomes_one_commit(store, place, engine) -> None:
     assert commit == done.newest
     assert commit.note == f"import 'r/' from {place.url}"
     assert dict(store.at(before).items()) == {}
+
+
+def test_an_import_into_a_store_with_a_codec_is_of_bytes(store, place, engine) -> None:
+    fill(engine, a=b"{", b=b"1")
+    store.save("r/a", b"{")
+    assert imported(store.with_codec(codecs.json), place, "r/").saved == 1
+    assert held(store) == {"r/a": b"{", "r/b": b"1"}
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,15 @@ def test_a_snapshot_decodes(view, store):
     assert list(snapshot.diff(view.at())) == [Difference("b", [2], 4)]
     assert snapshot == view.at(ts)
     assert copy.deepcopy(snapshot) is copy.copy(snapshot) is snapshot
-    assert repr(snapshot).startswith("<TypedSnapshot timestamp=")
+    assert repr(snapshot).startswith("<Snapshot timestamp=")
+    assert repr(snapshot).endswith(" codec=json>")
+    assert snapshot.raw["b"] == b"[2]"
+    assert list(snapshot.items_of([("a", "b"), ("b", "d")], limit=1)) == [[("a", 1)], [("b", [2])]]
     with pytest.raises(TypeError, match="pickle its timestamp"):
         pickle.dumps(snapshot)
-    with pytest.raises(InvalidTypeError, match="of the same view"):
-        list(snapshot.diff(store.at()))
+    for one, other in ((snapshot, store.at()), (store.at(), snapshot)):
+        with pytest.raises(InvalidTypeError, match="of the same view"):
+            list(one.diff(other))
 
 
 def test_a_watch_decodes(view, store):
@@ -169,16 +173,69 @@ def test_spaces(store):
 
 def test_open_with_a_codec(place, clock):
     store = place.open(codec=codecs.json, clock=clock)
-    assert isinstance(store, snapkv.TypedStore)
+    assert isinstance(store, snapkv.SnapshotKV)
     with store as entered:
         assert entered is store
         ts = store.save("k", [1])
-        assert store.store.load("k", ts) == b"[1]"
-        assert repr(store).startswith(f"<TypedStore {place.url}")
+        assert store.raw.load("k", ts) == b"[1]"
+        assert repr(store).startswith(f"<SnapshotKV {place.url}")
+        assert repr(store).endswith(" codec=json>")
     with pytest.raises(StoreClosedError):
         store.load("k")
     with pytest.raises(StoreClosedError), store:
         pass
+
+
+def test_all_writes_of_values_encode(view, store):
+    first = view.multi_save({"a/1": 1, "b": 2}, [lambda ts: ("a/2", {"ts": ts})])
+    assert view.load_with_prefix("") == (["a/1", "a/2", "b"], [1, {"ts": first}, 2])
+    saves = view.multi_save_and_remove_with_prefix({"a/3": [3]}, ["a/"])
+    assert dict(view.at(saves).items("a/")) == {"a/3": [3]}
+    assert store.load("a/3") == b"[3]"
+    view.restore(first, "a/")
+    assert dict(view.at()) == dict(view.at(first))
+    commit = view.commit(lambda stamp: snapkv.Ops(puts={"c": b"%d" % stamp.batch}))
+    assert view.load("c") == commit.batch
+    with pytest.raises(InvalidTypeError, match="bytes"):
+        view.commit(lambda _: snapkv.Ops(puts={"c": 5}))
+    with pytest.raises(InvalidValueError, match="'bad'"):
+        view.multi_save({}, [lambda _: ("bad", {1})])
+
+
+def test_each_codec_is_one_of_the_same_bytes(view, store):
+    view.save("k", [1])
+    other = view.with_codec(Reversing())
+    assert (other.raw, other.load("k"), store.codec) == (store, b"]1[", None)
+    assert view.space("s").codec is None
+    space = view.space("s").with_codec(codecs.json)
+    space.save(b"k", 1)
+    assert (space.raw.codec, store.space("s").load(b"k")) == (None, b"1")
+    space.remove(b"k")
+    assert space.get(b"k", 5) == 5
+
+
+@ON_MEMORY
+def test_what_is_closed_with_a_codec_is_the_store(place):
+    closed = []
+
+    class Closes(snapkv.Hooks):
+        def on_close(self, event):
+            closed.append(event.handle)
+
+    store = place.open(hooks=Closes())
+    store.with_codec(codecs.json).close()
+    assert closed == [store]
+    with pytest.raises(StoreClosedError):
+        store.load("k")
+
+
+def test_a_broken_store_can_be_restored_and_tables_have_bytes(view, store):
+    pytest.importorskip("pyarrow")
+    good = view.save("k", 1)
+    store.save("k", b"{")
+    assert view.at().to_arrow()["value"].to_pylist() == [b"{"]
+    view.restore(good)
+    assert view.load("k") == 1
 
 
 # --- what does not fit ---

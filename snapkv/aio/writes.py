@@ -1,21 +1,61 @@
-"""Updates that are awaited: one that is cancelled makes no further try."""
+"""The writes that a store and its spaces share, awaited."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Generic, cast
+from typing import TYPE_CHECKING, Generic
 
-from snapkv.aio.reads import ValueReads
+from snapkv.aio.reads import Reads
+from snapkv.aio.runners import Runner
+from snapkv.codecs import Codec
 from snapkv.model import Guard, K, Scalar, Updated, V
 from snapkv.store.updating import TRIES, check_function
 
 if TYPE_CHECKING:
-    from snapkv.store.typed import TypedView as SyncTypedView
+    from snapkv.store.writes import Writes as SyncWrites
 
 
-class Updates(ValueReads[K, V]):
-    """`update`, of a store, a space or a typed view."""
+class Writes(Reads[K, V]):
+    """The keys of a store or of a space, to read and to write."""
+
+    _sync: SyncWrites[K, V]
+
+    def __init__(
+        self, runner: Runner, keys: SyncWrites[K, V], raw: Writes[K] | None = None
+    ) -> None:
+        super().__init__(runner, keys, raw)  # type: ignore[arg-type]  # mypy tries str and bytes
+        self._raw: Writes[K] | None = raw
+
+    @property
+    def codec(self) -> Codec[V] | None:
+        """The codec; None if values are bytes."""
+        return self._sync.codec
+
+    async def save(
+        self,
+        key: K,
+        value: V,
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Save one key; return the commit's timestamp."""
+        save = self._sync.save
+        return await self._runner.write(save, key, value, note=note, writer=writer, meta=meta)
+
+    async def remove(
+        self,
+        key: K,
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Remove one key, which may be absent; return the commit's timestamp."""
+        remove = self._sync.remove
+        return await self._runner.write(remove, key, note=note, writer=writer, meta=meta)
 
     async def update(
         self,
@@ -37,7 +77,7 @@ class Updates(ValueReads[K, V]):
         check_function(fn)
         step: Stoppable[V] = Stoppable(fn)
         update = partial(
-            cast("SyncTypedView[K, V]", self._reads).update,  # a store has the same name
+            self._sync.update,
             guards=guards,
             tries=tries,
             timeout=timeout,
