@@ -40,6 +40,8 @@ def of_bytes(store: SnapshotKV) -> None:
 
 def of_users(users: SnapshotKV[User]) -> None:
     """Check a store with a codec."""
+    assert_type(snapkv.open("memory:"), SnapshotKV)
+    assert_type(snapkv.open("memory:", codec=None), SnapshotKV)
     assert_type(snapkv.open("memory:", codec=Users()), SnapshotKV[User])
     assert_type(users.load("k"), User)
     assert_type(users.get("k"), User | None)
@@ -57,6 +59,8 @@ def of_users(users: SnapshotKV[User]) -> None:
 
 async def awaited() -> None:
     """Check the same of asyncio."""
+    async with snapkv.aio.open("memory:") as store:
+        assert_type(store, snapkv.aio.SnapshotKV)
     async with snapkv.aio.open("memory:", codec=Users()) as users:
         assert_type(users, snapkv.aio.SnapshotKV[User])
         assert_type(await users.load("k"), User)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, overload
+from typing import Any
 
 from snapkv.aio.observed import Observed
 from snapkv.aio.resources import C, Opening, made
@@ -19,15 +19,9 @@ from snapkv.store import observe as _observe
 from snapkv.store import open as _open
 
 
-@overload
-def open(url: str | None = None, *, codec: None = None, **options: Any) -> Opening[SnapshotKV]: ...
-
-
-@overload
-def open(url: str | None = None, *, codec: Codec[V], **options: Any) -> Opening[SnapshotKV[V]]: ...
-
-
-def open(url: str | None = None, *, codec: Any = None, **options: Any) -> Any:
+def open(
+    url: str | None = None, *, codec: Codec[V] | None = None, **options: Any
+) -> Opening[SnapshotKV[V]]:
     """Open a store for one asyncio loop; `await` it, or use it in `async with`.
 
     `url`, `codec` and `options` are those of `snapkv.open`, which describes costs and errors:
@@ -41,12 +35,12 @@ def open(url: str | None = None, *, codec: Any = None, **options: Any) -> Any:
     Raises as `snapkv.open`, and `MissingExtraError` without the extra.
     """
 
-    async def begin() -> SnapshotKV[Any]:
+    async def begin() -> SnapshotKV[V]:
         found = _open.url_or_environment(url)
         runner = await runner_for(found, options)
         store: Any = await opened(runner, partial(_open.open, found, codec=codec, **options))
-        raw = SnapshotKV(runner, store.raw)
-        return raw if codec is None else SnapshotKV(runner, store, raw)
+        raw = None if codec is None else SnapshotKV(runner, store.raw)
+        return SnapshotKV(runner, store, raw)
 
     return Opening(begin())
 

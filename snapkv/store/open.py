@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from snapkv.base.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import MAX_CLOCK_SKEW_S, Clock, HybridClock, SystemClock
@@ -84,11 +84,10 @@ class Settings:
         self.layout = Layout(self.name)
 
 
-@overload
 def open(
     url: str | None = None,
     *,
-    codec: None = None,
+    codec: Codec[V] | None = None,
     name: str = DEFAULT_NAME,
     ring_slots: int = RING_SLOTS,
     clock: Clock | None = None,
@@ -103,50 +102,7 @@ def open(
     hooks: Hooks | Iterable[Hooks] | None = None,
     stats: bool = False,
     **options: Any,
-) -> SnapshotKV: ...
-
-
-@overload
-def open(
-    url: str | None = None,
-    *,
-    codec: Codec[V],
-    name: str = DEFAULT_NAME,
-    ring_slots: int = RING_SLOTS,
-    clock: Clock | None = None,
-    retain: str | float | timedelta | None = None,
-    writer: str | None = None,
-    commit_timeout: float = COMMIT_TIMEOUT_S,
-    read_timeout: float | None = None,
-    max_clock_skew: float = MAX_CLOCK_SKEW_S,
-    create: bool = True,
-    archive: str | None = None,
-    storage: Mapping[str, Any] | None = None,
-    hooks: Hooks | Iterable[Hooks] | None = None,
-    stats: bool = False,
-    **options: Any,
-) -> SnapshotKV[V]: ...
-
-
-def open(
-    url: str | None = None,
-    *,
-    codec: Any = None,
-    name: str = DEFAULT_NAME,
-    ring_slots: int = RING_SLOTS,
-    clock: Clock | None = None,
-    retain: str | float | timedelta | None = None,
-    writer: str | None = None,
-    commit_timeout: float = COMMIT_TIMEOUT_S,
-    read_timeout: float | None = None,
-    max_clock_skew: float = MAX_CLOCK_SKEW_S,
-    create: bool = True,
-    archive: str | None = None,
-    storage: Mapping[str, Any] | None = None,
-    hooks: Hooks | Iterable[Hooks] | None = None,
-    stats: bool = False,
-    **options: Any,
-) -> Any:
+) -> SnapshotKV[V]:
     """Open a store; create it if it does not exist. One round trip if it exists.
 
     `url` is `memory:` (private), `memory:NAME` (shared in the process), `lmdb:PATH` or
@@ -196,7 +152,9 @@ def open(
     home = settings.layout.ts
     engine = partial(open_engine, url, create=create, options=options, home=home)
     store = _store(url, engine, settings)
-    return store if codec is None else store.with_codec(codec)
+    if codec is not None:
+        return store.with_codec(codec)
+    return store  # type: ignore[return-value]  # of bytes
 
 
 def url_or_environment(url: str | None) -> str:
