@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -55,12 +56,37 @@ OTHER_WORDS = {
 """Names of commands in other programs, and the command of snapkv that does the same."""
 
 
-class Command(TyperCommand):
-    """A command of `Param`s."""
+class _Params:
+    """Parameters of a command or a group as both command lines need them.
+
+    * The help shows no value for a flag: typer 0.28 shows `<bool>`.
+    * Text is taken as it is. typer 0.29 converts every value with pydantic, even a text or a value
+      that was not given; importing pydantic takes a third of the time of a short command.
+    * An option that one command line gives two values is a usage error. Otherwise the last value
+      counts, in silence. A flag may be repeated.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return its parameters, including --help."""
-        return [_prepared(param) for param in super().get_params(ctx)]
+        """Return the parameters, including --help."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+            if hasattr(param, "type_descriptor") and "process_value" not in vars(param):
+                param.process_value = partial(_processed, param, param.process_value)
+        return params
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Return a parser that checks how often options are given."""
+        parser = super().make_parser(ctx)  # type: ignore[misc]
+        for option in {*parser._short_opt.values(), *parser._long_opt.values()}:
+            option.action = option.action.replace("store", "append")
+        parser.parse_args = partial(_parsed, ctx, parser.parse_args)
+        return parser
+
+
+class Command(_Params, TyperCommand):
+    """A command of either command line."""
 
 
 class TimeCommand(Command):
@@ -73,7 +99,12 @@ class TimeCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put a space before times with a sign, which parsing of times ignores."""
-        valued = {name for param in self.params if not _is_flag(param) for name in param.opts}
+        valued = {
+            name
+            for param in self.params
+            if not getattr(param, "is_flag", False)
+            for name in param.opts
+        }
         end, left = (args.index("--") if "--" in args else len(args)), self.times
         spaced: list[str] = []
         for before, word in pairwise(["", *args[:end]]):
@@ -134,7 +165,7 @@ def _made(name: str, place: Place) -> Any:
     return get_command(alone)
 
 
-class Commands(TyperGroup):
+class Commands(_Params, TyperGroup):
     """Commands that end quietly at Ctrl-C, or when the reader of their output ends.
 
     The error for an unknown command suggests the command that was probably meant. Commands of the
@@ -163,10 +194,6 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(Exit.INTERRUPTED) from None
         return result
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters of the group itself, as `Command`."""
-        return [_prepared(param) for param in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, and the words after it."""
@@ -199,10 +226,6 @@ class App(typer.Typer):
         return super().command(name, cls=kinds[times], **settings)
 
 
-def _is_flag(param: Any) -> bool:
-    return bool(getattr(param, "is_flag", False))
-
-
 def misuse_of(error: Exception, program: str) -> str | None:
     """Return the message of a usage error; None for an error that is not of typer."""
     format_message = getattr(error, "format_message", None)  # the class depends on the version
@@ -226,51 +249,28 @@ def version_option(program: str) -> Any:
     return typer.Option("--version", callback=show, is_eager=True, help="Print the version.")
 
 
-def _prepared(param: Any) -> Any:
-    """Return a parameter whose help shows no value for a flag, and that takes text as it is.
-
-    typer 0.28 shows `<bool>` for flags. typer 0.29 converts every value with pydantic, even a text
-    or a value that was not given; importing pydantic takes a third of the time of a short command.
-    """
-    if _is_flag(param):
-        param.metavar = ""
-    if hasattr(param, "type_descriptor") and "process_value" not in vars(param):
-        param.process_value = _taking_text(param, param.process_value)
-    if param.param_type_name == "option" and not (param.multiple or param.count):
-        _take_once(param)
-    return param
+def _processed(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    """Return a parameter's converted value; texts and absent values stay as they are."""
+    kind: Any = {str: str, list[str]: (tuple, list)}.get(param.type_descriptor.annotation, ())
+    if value is None and (param.nargs != 1 or param.multiple):
+        value = ()
+    convertible = value not in (None, ()) and not isinstance(value, kind)
+    if convertible or (param.required and not value):
+        return convert(ctx, value)
+    return value if param.callback is None else param.callback(ctx, param, value)
 
 
-class _Collecting:
-    """A parser that keeps every value of the options that are added through it."""
-
-    def __init__(self, parser: Any) -> None:
-        self._parser = parser
-
-    def add_option(self, *, action: str, **settings: Any) -> None:
-        """Add an option whose values form a list."""
-        self._parser.add_option(action=action.replace("store", "append"), **settings)
-
-
-def _take_once(option: Any) -> None:
-    """Make an option raise a usage error if one command line gives it two values.
-
-    Otherwise the last value counts, in silence. A flag may be repeated.
-    """
-    if "handle_parse_result" in vars(option):
-        return
-    add, handle = option.add_to_parser, option.handle_parse_result
-
-    def add_to_parser(parser: Any, ctx: Any) -> None:
-        add(_Collecting(parser), ctx)
-
-    def handle_parse_result(ctx: Any, found: Any, words: list[str]) -> Any:
-        if values := found.get(option.name):
-            found[option.name] = values[-1]
-            _check_once(ctx, option, [*_given_before(ctx, option.name), *values])
-        return handle(ctx, found, words)
-
-    option.add_to_parser, option.handle_parse_result = add_to_parser, handle_parse_result
+def _parsed(ctx: Any, parse: Callable[[list[str]], Any], args: list[str]) -> Any:
+    """Return the parsed words, of each option one value; raise if it was given several."""
+    found, rest, order = parse(args)
+    options = {each.name: each for each in order if each.param_type_name == "option"}
+    ends = any(option.is_eager for option in options.values())  # as --help does
+    for name, option in options.items():
+        if not (option.multiple or option.count):
+            values, found[name] = found[name], found[name][-1]
+            if not (ends or ctx.resilient_parsing):
+                _check_once(ctx, option, [*_given_before(ctx, name), *values])
+    return found, rest, order
 
 
 def _given_before(ctx: Any, name: str) -> Iterator[object]:
@@ -282,7 +282,7 @@ def _given_before(ctx: Any, name: str) -> Iterator[object]:
 
 def _check_once(ctx: Any, option: Any, values: Sequence[object]) -> None:
     different = len(set(values)) > 1
-    if ctx.resilient_parsing or len(values) < 2 or (_is_flag(option) and not different):
+    if len(values) < 2 or (option.is_flag and not different):
         return
     times = "twice" if len(values) == 2 else f"{len(values)} times"
     name = "/".join([*option.opts, *option.secondary_opts])
@@ -297,19 +297,3 @@ def gives(ctx: Any, name: str) -> bool:
     """Return whether the words of one command, or group, give an option; not the environment."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _taking_text(param: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the conversion of a parameter's values; texts and absent values stay as they are."""
-    single = param.nargs == 1 and not param.multiple
-    kind: Any = {str: str, list[str]: (tuple, list)}.get(param.type_descriptor.annotation, ())
-
-    def process_value(ctx: Any, value: Any) -> Any:
-        if value is None and not single:
-            value = ()
-        convertible = value not in (None, ()) and not isinstance(value, kind)
-        if convertible or (param.required and not value):
-            return convert(ctx, value)
-        return value if param.callback is None else param.callback(ctx, param, value)
-
-    return process_value

@@ -35,7 +35,7 @@ def write_line(parts: Iterable[Part], *, error: bool = False) -> None:
 
 def text_of_parts(parts: Iterable[Part]) -> str:
     """Return the text of a line, without styles."""
-    return "".join(part if isinstance(part, str) else part[0] for part in parts)
+    return "".join([part if isinstance(part, str) else part[0] for part in parts])
 
 
 @lru_cache(maxsize=2)
