@@ -96,11 +96,11 @@ def _joined(
             if group[0] == mark.revision or reader.policy.at_head:
                 own += group[1]
             else:
-                yield CommitChanges(mark._replace(revision=group[0]), None, _touched(group[1]))
+                yield CommitChanges(mark._replace(revision=group[0]), None, touched_by(group[1]))
             group = next(by_revision, None)
         if mark.revision <= high.revision:
             reached = mark
-            yield CommitChanges(mark, stamp, _touched(own))
+            yield CommitChanges(mark, stamp, touched_by(own))
     return reached, mark
 
 
@@ -116,8 +116,8 @@ def _marks(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Mark, StampR
             yield following, None
 
 
-def _touched(events: Iterable[Event]) -> list[Touched]:
-    """Return the changes of one commit's events, in key order."""
+def touched_by(events: Iterable[Event]) -> list[Touched]:
+    """Return what events did together to each key, in key order."""
     touched: dict[bytes, Touched] = {}
     for event in events:
         seen = touched.get(event.kv.key)
@@ -150,11 +150,17 @@ def values_before(reader: Reader, touched: Sequence[Touched], low: Mark) -> list
 
     Raises `CompactedError`, as if `low` were asked for, if one was compacted.
     """
-    if not touched:
-        return []
-    ranges = [Range(each.first.kv.key, revision=each.first.kv.mod_revision - 1) for each in touched]
+    asked = [(each.first.kv.key, each.first.kv.mod_revision - 1) for each in touched]
+    return values_at(reader, asked, low.timestamp)
+
+
+def values_at(
+    reader: Reader, asked: Sequence[tuple[bytes, int]], timestamp: int
+) -> list[bytes | None]:
+    """Return values of keys at revisions. Raises `CompactedError` for the timestamp."""
+    ranges = [Range(key, revision=revision) for key, revision in asked]
     try:
-        results = reader.timeline.tracker.read(ranges).results
+        results = reader.timeline.tracker.read(ranges).results if ranges else ()
     except CompactedError as e:
-        raise compaction_error(reader.policy, low.timestamp) from e
+        raise compaction_error(reader.policy, timestamp) from e
     return [result.kvs[0].value if result.kvs else None for result in results]

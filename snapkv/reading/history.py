@@ -139,14 +139,21 @@ def _forwards(core: Reader, low: Mark, high: Mark, inclusive: bool) -> Iterator[
 
 
 def _backwards(core: Reader, low: Mark, high: Mark, inclusive: bool, size: int) -> Iterator[Commit]:
-    while high.ordinal > max(low.ordinal, 1):
+    for part in windows_back(core, low, high, size, size):
+        yield from reversed([commit_of(*found) for found in core.timeline.replay(*part)])
+    if inclusive and low.ordinal > 1:
+        yield commit_of(low, core.timeline.stamp(low))
+
+
+def windows_back(
+    core: Reader, low: Mark, high: Mark, size: int, most: int
+) -> Iterator[tuple[Mark, Mark]]:
+    """Yield parts of (low, high], newest first: of `size` commits, then of four times as many."""
+    while high.revision > low.revision:
         first = max(low.ordinal, high.ordinal - size)
         after = low if first == low.ordinal else core.timeline.by_ordinal(first)
-        page = [commit_of(mark, stamp) for mark, stamp in core.timeline.replay(after, high)]
-        yield from reversed(page)
-        high = after
-    if inclusive and high.ordinal == low.ordinal > 1:
-        yield commit_of(low, core.timeline.stamp(low))
+        yield after, high
+        high, size = after, min(4 * size, most)
 
 
 def commit_of(mark: Mark, stamp: StampRecord) -> Commit:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
-from snapkv.engine.contract import Event, Range
+from snapkv.engine.contract import Event
 from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.model import Change, Commit, Difference
-from snapkv.reading.changes import Touched, changed, check_unbroken, first_after
+from snapkv.reading.changes import Touched, changed, check_unbroken, first_after, values_at
 from snapkv.reading.deadline import bounds
-from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of
+from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of, windows_back
 from snapkv.reading.history import bounds as marks_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
@@ -90,7 +90,8 @@ def log(
         return chain(oldest, read.span(low, high))
     size = min(LOG_PAGE_COMMITS, wanted or LOG_PAGE_COMMITS)
     most = DETAILED_COMMITS_MAX if details else PAGE_COMMITS_MAX
-    return chain(_backwards(core, read.span, low, high, size, most), oldest)
+    parts = windows_back(core, low, high, size, most)
+    return chain((each for part in parts for each in reversed(list(read.span(*part)))), oldest)
 
 
 def _ends(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
@@ -103,21 +104,6 @@ def _ends(core: Reader, since: When | None, until: When | None) -> tuple[Mark, M
     if (revision := revision_of(until)) is not None:
         high = core.policy.at_revision(revision).mark
     return low, high
-
-
-def _backwards(
-    core: Reader,
-    read: Callable[[Mark, Mark], Iterable[Logged]],
-    low: Mark,
-    high: Mark,
-    size: int,
-    most: int,
-) -> Iterator[Logged]:
-    while high.revision > low.revision:
-        first = max(low.ordinal, high.ordinal - size)
-        after = low if first == low.ordinal else core.timeline.by_ordinal(first)
-        yield from reversed(list(read(after, high)))
-        high, size = after, min(4 * size, most)
 
 
 class _Reading:
@@ -234,7 +220,7 @@ def _differences(
     for at in range(0, len(moved), PAIRS_MAX):
         some = moved[at : at + PAIRS_MAX]
         asked = [(each.key, end) for each in some for end in each[1:] if end is not None]
-        values = dict(zip(asked, _values(kv.reader, asked, mark.timestamp), strict=True))
+        values = dict(zip(asked, values_at(kv.reader, asked, mark.timestamp), strict=True))
         for key, *ends in some:
             before, after = (None if end is None else values[key, end] for end in ends)
             if before != after:
@@ -251,15 +237,5 @@ def values_before(kv: KeyspaceReads[Any], changes: Sequence[Change[Any]]) -> lis
     for at in range(0, len(changes), 2 * PAIRS_MAX):
         some = changes[at : at + 2 * PAIRS_MAX]
         asked = [(kv.keyspace.encode(each.key), each.commit.revision - 1) for each in some]
-        found += _values(kv.reader, asked, some[0].commit.ts)
+        found += values_at(kv.reader, asked, some[0].commit.ts)
     return found
-
-
-def _values(core: Reader, asked: Sequence[tuple[bytes, int]], timestamp: int) -> list[bytes | None]:
-    """Return values of keys at revisions. Raises `CompactedError` for the timestamp."""
-    ranges = [Range(key, revision=revision) for key, revision in asked]
-    try:
-        results = core.timeline.tracker.read(ranges).results if ranges else ()
-    except CompactedError as e:
-        raise compaction_error(core.policy, timestamp) from e
-    return [result.kvs[0].value if result.kvs else None for result in results]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, is_of_round, space_name
 from snapkv.model import Scalar
-from snapkv.reading.changes import CommitChanges, Touched, changed, values_before
-from snapkv.reading.history import bounds
+from snapkv.reading.changes import CommitChanges, Touched, changed, touched_by, values_before
+from snapkv.reading.history import bounds, windows_back
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
@@ -86,19 +86,16 @@ def steps_back(
     """
     wanted = wanted or _shown(prefix)
     low = _lowest(source) if since is None else source.mark(since)
-    high, size = source.mark(until), CHUNK_COMMITS
     found: list[Step] = []
-    while high.revision > low.revision:
-        first = max(low.ordinal, high.ordinal - size)
-        after = low if first == low.ordinal else source.reader.timeline.by_ordinal(first)
+    chunks = CHUNK_COMMITS, CHUNK_COMMITS_MAX
+    for after, high in windows_back(source.reader, low, source.mark(until), *chunks):
         for step in reversed(list(_between(source, after, high, prefix))):
             if wanted(step):
                 found.append(step)
                 if len(found) == limit:
                     return Steps(found, step.revision - 1, complete=True)
-        high, size = after, min(4 * size, CHUNK_COMMITS_MAX)
-        if budget.over and high.revision > low.revision:
-            return Steps(found, high.revision, complete=False)
+        if budget.over and after.revision > low.revision:
+            return Steps(found, after.revision, complete=False)
     return Steps(found, None, complete=True)
 
 
@@ -258,12 +255,8 @@ def _joined(found: list[CommitChanges]) -> CommitChanges:
     """Return the last of them, which is the commit, with what all of them did to each key."""
     if len(found) == 1:
         return found[0]
-    whole: dict[bytes, Touched] = {}
-    for each in (each for one in found for each in one.touched):
-        seen = whole.get(each.last.kv.key)
-        whole[each.last.kv.key] = Touched(seen.first, each.last) if seen else each
-    done = [whole[key] for key in sorted(whole)]
-    return found[-1]._replace(touched=[each for each in done if each.existed or each.exists])
+    touched = (each for one in found for each in one.touched)
+    return found[-1]._replace(touched=touched_by(event for each in touched for event in each))
 
 
 def _rows(source: Source, touched: list[Touched], low: Mark) -> Iterator[Row]:
