@@ -33,6 +33,7 @@ from speeds import (
     MARKERS,
     SPEEDS,
     TEST,
+    mark_long_cases,
     reason_to_leave,
     reason_to_leave_file,
 )
@@ -111,6 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and (group := group_of(item)):
             item.add_marker(pytest.mark.xdist_group(group))
+    mark_long_cases(items)
     speed = speed_of(config)
     reasons = {item: reason_to_leave(item, speed) or reason_to_leave_out(item) for item in items}
     if not (SOAK or is_asked_for(config)):

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,12 +19,29 @@ FAST, TEST, LONG, ALL = SPEEDS = ("fast", "test", "long", "all")
 MARKERS = (
     "slow: starts processes or servers, or takes over four seconds; not in make test-fast",
     "long: takes minutes, or repeats at length what a shorter test shows; make test-all runs it",
+    "long_after(cases): on each engine and kind of place, the cases after so many are long",
 )
 LEFT_TO_ALL = "long ones"
 LEFT_TO_LONG = "tests that are not long"
 LEFT_SLOW = "slow ones, and those of Spark and other processes"
 OF_A_FILE = re.compile(r"^pytestmark = (?:\[\n(?: .*\n)+|.*)", re.MULTILINE)
-SAYS_LONG = re.compile(r"mark\.long|long_but_first")
+SAYS_LONG = re.compile(r"mark\.long")
+ENGINE = re.compile(r"\b(?:asyncio etcd|three nodes|etcd|lmdb|memory|archive|folder|s3)\b")
+ON_ONE_EMBEDDED = {
+    "archive",
+    "changes",
+    "couch_http",
+    "executors",
+    "executors_recorded",
+    "generations",
+    "recording",
+    "ui",
+    "ui_cdcmeta",
+}
+"""Folders of what stores are used for: LMDB shows it; make test-all shows it in memory, too.
+
+What engines promise is tested in tests/conformance, and what a store does on each in tests/store.
+"""
 
 
 @cache
@@ -44,21 +60,34 @@ def reason_to_leave_file(path: Path, speed: str) -> str:
     if "mark.long" in line:
         return "" if speed == LONG else LEFT_TO_ALL
     if speed == LONG:
-        return "" if says_long else LEFT_TO_LONG
+        return "" if says_long or path.parent.name in ON_ONE_EMBEDDED else LEFT_TO_LONG
     return LEFT_SLOW if speed == FAST and "mark.slow" in line else ""
 
 
-def long_but_first(cases: Iterable[Any], kept: int = 1) -> list[Any]:
-    """Mark all cases but the first ones as long: they repeat what those show.
+def mark_long_cases(items: Iterable[pytest.Item]) -> None:
+    """Mark cases as long that show again what others show: `long_after`, and `ON_ONE_EMBEDDED`.
 
-    A case is the value of one argument, or a tuple of those of several.
+    The cases of a test are counted for each engine: each can break it differently.
     """
-    marked = []
-    for number, case in enumerate(cases):
-        values = case if isinstance(case, tuple) else (case,)
-        marks = [pytest.mark.long] if number >= kept else []
-        marked.append(pytest.param(*values, marks=marks))
-    return marked
+    of_tests: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("soak") is None:
+            engines = of_tests.setdefault((item.path, item.originalname), {})
+            engines.setdefault(engine_of(item), []).append(item)
+    for (path, _), engines in of_tests.items():
+        repeated: list[pytest.Function] = []
+        for cases in engines.values():
+            marker = cases[0].get_closest_marker("long_after")
+            repeated += cases[marker.args[0] :] if marker else []
+        if path.parent.name in ON_ONE_EMBEDDED and "lmdb" in engines:
+            repeated += engines.get("memory", [])
+        for item in repeated:
+            item.add_marker(pytest.mark.long)
+
+
+def engine_of(item: pytest.Item) -> str:
+    """Return the engines and the places that the name of a case names."""
+    return " ".join(sorted(set(ENGINE.findall(item.name.partition("[")[2]))))
 
 
 def reason_to_leave(item: pytest.Item, speed: str) -> str:

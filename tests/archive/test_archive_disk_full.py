@@ -56,6 +56,7 @@ def test_a_file_that_does_not_fit(tmp_path, size):
     assert again == ["again", True, 10_000]
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("size", first_of([0, 100, 2_000, 20_000], one_in=2))
 def test_a_recorder_on_a_full_disk(tmp_path, size):
     def body(say):

@@ -45,7 +45,9 @@ READS = {
 @pytest.mark.parametrize(
     ("read", "fault"),
     [
-        *((read, fault) for read in READS for fault in (503, "hold")),
+        *((read, 503) for read in READS),
+        ("load", "hold"),
+        *(pytest.param(read, "hold", marks=pytest.mark.long) for read in READS if read != "load"),
         ("load", "close"),
         ("load", "truncate"),
         ("load", "drip"),

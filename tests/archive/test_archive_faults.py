@@ -67,6 +67,7 @@ def hurt(direct, proxy):
     return files
 
 
+@pytest.mark.long_after(6)
 @pytest.mark.parametrize(
     ("call", "fault"), [(call, fault) for call, faults in AGAIN.items() for fault in faults]
 )
@@ -76,6 +77,7 @@ def test_what_passes_is_not_noticed(proxy, hurt, call, fault):
     assert proxy.hurt >= 1
 
 
+@pytest.mark.long_after(5)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("fault", [500, 503, 429, "close", "hold"])
 def test_what_stays_is_an_error_in_bounded_time(proxy, hurt, call, fault):
@@ -212,6 +214,7 @@ def test_a_server_that_overwrites_is_found_out(proxy, direct):
 embedded = pytest.mark.parametrize("place", ["memory"], indirect=True)
 
 
+@pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("fault", ["close", "lose"])
 def test_a_recorder_goes_on_whatever_request_failed(store, s3, proxy, fault):

@@ -25,6 +25,7 @@ def reopened(place, clock, folder):
     return place.open(archive=str(folder), clock=clock)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("place", "seed"), fewer_on_etcd(some(range(4), one_in=2), one_in=4), indirect=["place"]
 )

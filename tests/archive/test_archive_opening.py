@@ -28,6 +28,7 @@ def folder(tmp_path):
     return str(tmp_path / "archive")
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_alone_it_answers_what_the_store_answered(place, store, clock, folder, seed):
     print("seed", seed)

@@ -79,6 +79,7 @@ def contents(files):
 # --- every file below a place survives ---
 
 
+@pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("seed", range(3))
 def test_every_file_below_a_place_survives(place, store, clock, files, monkeypatch, seed):
@@ -218,6 +219,7 @@ class KilledError(Exception):
     """The writer is killed before a file."""
 
 
+@pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("after", range(4))
 def test_a_first_run_that_was_killed_keeps_no_later_one_from_beginning(store, files, after):
@@ -313,6 +315,7 @@ def test_what_lies_beside_an_archive_is_not_listed_when_it_is_cleaned(store, s3,
 # --- what a retention drops ---
 
 
+@pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("seed", range(4))
 def test_keep_drops_what_is_before_a_time_and_nothing_else(place, store, clock, tmp_path, seed):

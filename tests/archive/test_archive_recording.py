@@ -79,6 +79,7 @@ def key_range(prefix):
     return prefix, prefix_end(prefix)
 
 
+@pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_it_goes_on_wherever_it_was_killed(place, store, clock, new_files, monkeypatch, after):

@@ -58,6 +58,7 @@ def times_of(archive, rng, count):
     return sorted({*picked, *(ts + rng.choice([-1, 1]) for ts in picked), stamps[-1]})
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_states_and_differences_of_a_random_history(place, store, clock, tmp_path, seed):

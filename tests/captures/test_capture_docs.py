@@ -95,6 +95,7 @@ def shell(tmp_path):
     shell.close()
 
 
+@pytest.mark.long
 def test_three_captures_in_two_minutes(shell):
     start, look, kill, past = BLOCKS
     for line in start:

@@ -71,6 +71,7 @@ def test_captures_with_wrong_clocks_replicate_for_an_owner_with_a_right_one(step
     steps.check_end(load)
 
 
+@pytest.mark.long
 def test_a_capture_whose_clock_is_wrong_writes_to_no_store(steps, stack, seed):
     steps.start(c1=0)
     steps.until(lambda: steps.leader() == "c1", "c1 to lead")
@@ -95,6 +96,7 @@ def test_a_capture_whose_clock_is_wrong_writes_to_no_store(steps, stack, seed):
         assert any(why.startswith(f"it failed on {label}-") for why in reasons), reasons
 
 
+@pytest.mark.long
 def test_clocks_that_differ_a_little_change_nothing(steps, seed):
     steps.start(c1=0, c2=2_000, c3=-2_000)
     steps.begin(*LABELS)

@@ -15,6 +15,7 @@ LABELS = ["c1", "c2", "c3"]
 TABLES = tables(50)
 
 
+@pytest.mark.long
 @pytest.mark.kills_etcd
 def test_the_leader_of_the_store_dies_then_that_of_the_captures(tmp_path, seed):
     with ExitStack() as stack:

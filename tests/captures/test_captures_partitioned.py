@@ -89,6 +89,7 @@ def test_an_owner_that_reaches_no_other_capture(steps, seed):
     steps.check_end(load)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", first_of(["requests", "answers"], one_in=2))
 def test_messages_are_lost_in_one_direction(steps, seed, lost):
     with PatientLoad(steps.store, TABLES, seed) as load:

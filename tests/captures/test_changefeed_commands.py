@@ -223,6 +223,7 @@ def test_a_list_shows_changefeeds_whose_tables_fail(tmp_path, monkeypatch, typed
         assert fleet.end("c1") == 0
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
 @pytest.mark.parametrize("hangs", [False, True], ids=["idle", "hanging"])
 def test_a_cluster_without_captures_is_a_problem(

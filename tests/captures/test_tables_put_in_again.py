@@ -441,6 +441,7 @@ STEPS, KEYS = (40, 6) if SOAK else (12, 4)
 LISTS = [["a/", "b/"], ["a/"], ["b/", "c/"], ["a/b/", "c/"], ["c/"], ["a/", "c/"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sink", "with_state"),
     first_of(

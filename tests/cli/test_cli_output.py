@@ -115,7 +115,14 @@ def test_lines_of_a_text_are_lines_of_yaml(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "variables",
-    [ASCII, *({"PYTHONIOENCODING": name} for name in ("ascii", "latin-1", "utf-8"))],
+    [
+        ASCII,
+        *(
+            pytest.param({"PYTHONIOENCODING": name}, marks=pytest.mark.long)
+            for name in ("ascii", "latin-1")
+        ),
+        {"PYTHONIOENCODING": "utf-8"},
+    ],
     ids=["locale", "ascii", "latin-1", "utf-8"],
 )
 def test_yaml_is_read_back_whatever_the_encoding_of_the_output(

@@ -132,6 +132,7 @@ def completed(folder: Path, program: str, line: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize(
     ("program", "line", "offers"),
     [

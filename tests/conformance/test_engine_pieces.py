@@ -84,7 +84,8 @@ def test_pieces_tell_how_many_keys_they_hold(db: Driver, shape: str) -> None:
         assert piece.rows == len(scanned(db, piece.key, piece.range_end, head))
 
 
-def test_pieces_of_random_keys(db: Driver) -> None:
+@pytest.mark.parametrize("spans", [6, pytest.param(25, marks=pytest.mark.long)])
+def test_pieces_of_random_keys(db: Driver, spans: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -92,7 +93,7 @@ def test_pieces_of_random_keys(db: Driver) -> None:
     keys = {bytes(rng.choices(rng.choice(alphabets), k=rng.randrange(1, 12))) for _ in range(2_500)}
     head = fill(db, keys)
     ordered = sorted(keys)
-    for _ in range(25):
+    for _ in range(spans):
         key, end = sorted(rng.sample(ordered, 2))
         end = rng.choice((end, end, end + b"\0", ALL))
         parts(db, rng.choice((1, 3, 30, 300)) if rng.random() < 0.2 else 200, head, key, end)

@@ -138,6 +138,7 @@ def revisions_of(db) -> dict[str, list]:
     return {each["id"]: [leaf["ok"] for leaf in each["docs"]] for each in results}
 
 
+@pytest.mark.long
 def test_couchbackup_of_a_thousand_revisions(packages, served, node, tmp_path):
     """Backed up and restored, all leaves are equal, with their histories."""
     source, target = served.database(), served.database()

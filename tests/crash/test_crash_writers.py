@@ -83,7 +83,8 @@ def acknowledged(child: Child) -> list[list]:
     return [words for words in said if words[0] != "opened"]
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(KILLS, marks=pytest.mark.long)])
+def test_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng, url = random.Random(seed), f"lmdb:{tmp_path / 'store'}"
@@ -97,7 +98,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
             return child
 
         writers = [writer() for _ in range(WRITERS)]
-        for _ in range(KILLS):
+        for _ in range(kills):
             at = rng.randrange(WRITERS)
             if rng.random() < 0.8:  # else also while it opens
                 until(lambda at=at: writers[at].heard(), "a writer to open the store")
@@ -110,7 +111,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         for child in writers:
             child.kill()
         heard = [words for child in everyone for words in acknowledged(child)]
-    assert len(heard) > KILLS
+    assert len(heard) > kills
     with snapkv.open(url, ring_slots=RING_SLOTS) as store:
         judge(store, heard)
         store.commit(**operations(rng, "after"))

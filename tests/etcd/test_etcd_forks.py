@@ -114,6 +114,7 @@ assert len(list(store.at().keys())) == 5
     run(WORK + body, etcd)
 
 
+@pytest.mark.long
 def test_many_forks_under_load(etcd: EtcdServer) -> None:
     """Calls in three threads, a watch at rest: a busy one is a limit that docs/etcd.md tells."""
     body = """

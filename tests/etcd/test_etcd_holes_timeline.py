@@ -98,6 +98,7 @@ def marks_of(two: Two, *, first: int = 1) -> list[Mark]:
 # --- what it costs ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_h10_lookups_below_the_ring_are_few_round_trips(two: Two, calls: Calls) -> None:
     """Over 30,000 revisions, most of them foreign; 3 on average, 6 at most, without anchors."""
     seed = random.SystemRandom().randrange(1 << 32)

@@ -276,6 +276,7 @@ def check_conflicts(history: History, everything: list[Told]) -> None:
                 assert getattr(guard, "revision", 0) < found, f"{told}: with what it had read"
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_everybody_is_told_the_truth(etcd: EtcdServer, seed: int, number: int) -> None:
     seed += number

@@ -98,6 +98,7 @@ RANGES = [
 ]
 
 
+@pytest.mark.long_after(6)
 @pytest.mark.parametrize(
     ("wanted", "keys_only", "page_bytes"),
     some(itertools.product(RANGES, [False, True], [PAGE_BYTES, SMALL_PAGE_BYTES]), one_in=3),
@@ -119,6 +120,7 @@ def test_a_scan_is_the_memory_engines(
     assert all(pages[0])  # none is empty
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize(
     ("wanted", "rows"), some(itertools.product(RANGES, [100, 5_000]), one_in=3)
 )

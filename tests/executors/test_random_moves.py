@@ -154,6 +154,7 @@ def small(monkeypatch):
     monkeypatch.setattr(prefixes, "PAGE_KEYS", 2)
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("with_state", [False, True], ids=["since", "state"])
 @pytest.mark.parametrize("into", ["store", "lines"])
 @pytest.mark.parametrize("kind", ["memory", "lmdb"])

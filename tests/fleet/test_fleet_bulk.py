@@ -95,6 +95,7 @@ def opened_by(monkeypatch):
     return opened
 
 
+@pytest.mark.long_after(1)
 def test_batches_are_their_members(archives, monkeypatch):
     rng, reads = archives.rng, archives.alone()
     fleet = archives.fleet()
@@ -116,6 +117,7 @@ def test_batches_are_their_members(archives, monkeypatch):
     assert rows_of(moments[ts].to_arrow(members=some)) == found
 
 
+@pytest.mark.long_after(1)
 def test_differences_of_batches_are_their_members(archives, monkeypatch):
     rng, reads = archives.rng, archives.alone()
     fleet = archives.fleet()
@@ -136,6 +138,7 @@ def test_differences_of_batches_are_their_members(archives, monkeypatch):
         assert not opened
 
 
+@pytest.mark.long_after(1)
 def test_members_at_times_of_their_own(archives):
     """One archive ends before the moment, and a token names a commit of each member."""
     reads = archives.alone()

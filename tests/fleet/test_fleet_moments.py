@@ -88,6 +88,7 @@ def check_moment(moment, reads, timestamp):
         assert moment.everywhere(key) == wanted
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("first", ["fleet", "history"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_moment_is_that_of_each_member(sites, seed, first):

@@ -85,6 +85,7 @@ def naive(spans, of, times):
     return max((time for time in times if is_good(time)), default=0)
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_the_newest_final_time_of_random_members(seed):
     print(f"seed {seed}")

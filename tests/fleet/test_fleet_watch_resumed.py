@@ -252,6 +252,7 @@ class Writer(threading.Thread):
             self.failed = e
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("hold_bytes", [400, 64 << 20])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_writers_and_restarts(sites, seed, hold_bytes):

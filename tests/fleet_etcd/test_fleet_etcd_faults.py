@@ -36,6 +36,7 @@ RESUMES = 40 if SOAK else 5
 AWAY = {"EngineUnavailableError", "EngineBusyError"}
 
 
+@pytest.mark.long
 def test_final_moments_and_watches_while_servers_are_away(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

@@ -85,6 +85,7 @@ class FlakyWorld(World):
         super().heal()
 
 
+@pytest.mark.long_after(4)
 @pytest.mark.parametrize("seed", first_of(range(30), one_in=2))
 def test_no_write_is_logged_under_a_stream_of_the_wrong_generation(seed):
     world = FlakyWorld(seed)

@@ -234,6 +234,7 @@ def test_a_revision_is_shown_as_a_time(run, log):
     assert run("generations", "at", revision)[2].startswith(shown)
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("words", [*COMMANDS, ["generations", "make", "ring.json"]], ids=" ".join)
 def test_without_numpy_it_is_told_what_to_install(tmp_path, words):
     program = "import sys; sys.modules['numpy'] = None; from cdcmeta.cli import main; "

@@ -107,6 +107,7 @@ def test_a_crash_in_a_window_that_rows_cut_off_repeats_just_that(rows, log, cloc
     assert again == sorted(again)
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize(
     ("place", "seed"), fewer_on_etcd(some(range(8), one_in=2), one_in=4), indirect=["place"]
 )

@@ -16,7 +16,6 @@ from speeds import (
     LEFT_TO_LONG,
     LONG,
     TEST,
-    long_but_first,
     reason_to_leave_file,
 )
 
@@ -120,7 +119,7 @@ def test_the_first_of_each_few_cases_stays() -> None:
         ("pytestmark = pytest.mark.slow\n@pytest.mark.long", {FAST: LEFT_SLOW}),
         ("@pytest.mark.slow", {LONG: LEFT_TO_LONG}),
         ("@pytest.mark.long", {}),
-        ("long_but_first([1, 2])", {}),
+        ("@pytest.mark.long_after(1)", {}),
         ("pytestmark = pytest.mark.long", {FAST: LEFT_TO_ALL, TEST: LEFT_TO_ALL}),
         ("pytestmark = [\n    pytest.mark.long,\n]", {FAST: LEFT_TO_ALL, TEST: LEFT_TO_ALL}),
     ],
@@ -134,7 +133,10 @@ def test_a_file_that_is_left_out_as_a_whole_says_so(
     assert {speed: reason for speed, reason in found.items() if reason} == reasons
 
 
-def test_the_cases_after_the_first_ones_are_long() -> None:
-    cases = long_but_first([1, (2, "b"), 3], kept=2)
-    assert [case.values for case in cases] == [(1,), (2, "b"), (3,)]
-    assert [[mark.name for mark in case.marks] for case in cases] == [[], [], ["long"]]
+def test_what_stores_are_used_for_is_shown_on_one_embedded_engine(kept: set[str]) -> None:
+    left = kept - collected(FOLDER, "--speed=test")
+    assert {frozenset(engines(name)) for name in left} == {frozenset({"memory"})}
+    on_lmdb = {without_case(name) for name in kept if engines(name) == {"lmdb"}}
+    assert {without_case(name) for name in left} <= on_lmdb
+    in_memory = {name for name in kept if engines(name) == {"memory"}}
+    assert {name for name in in_memory if without_case(name) in on_lmdb} == left

@@ -181,7 +181,20 @@ def explore(
     raise AssertionError
 
 
-@pytest.mark.parametrize("name", WORLDS)
+ONE_FAULT = [name for name, (_, faults_max) in WORLDS.items() if faults_max > 1]
+
+
+@pytest.mark.parametrize("name", ONE_FAULT)
+def test_every_schedule_with_one_fault(name: str) -> None:
+    told, _, whole = explore(WORLDS[name][0], 1, 30_000)
+    assert whole, "not all of them were tried"
+    assert told["Commit"] > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name in ONE_FAULT else []) for name in WORLDS],
+)
 def test_every_schedule(name: str) -> None:
     clients, faults_max = WORLDS[name]
     faults_max = int(os.environ.get("PROTOCOL_FAULTS", faults_max + SOAK))

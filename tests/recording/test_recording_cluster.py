@@ -96,6 +96,7 @@ def compacted(gateway, revision):
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("into", first_of(["archive", "lmdb"], one_in=2))
 def test_a_recorder_that_is_killed_beside_an_etcd_that_compacts(tmp_path, into):
     place = tmp_path / "record"

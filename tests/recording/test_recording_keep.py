@@ -11,6 +11,7 @@ KEEP_MS = 3_600_000
 ROUNDS = 12
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("target", ["lmdb:", ""])
 @pytest.mark.parametrize("place", ["memory", "lmdb"], indirect=True)

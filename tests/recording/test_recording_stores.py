@@ -41,6 +41,7 @@ def recorder(place, into, **options):
     return snapkv.record(place.url, into=into, options=place.kind.options, **options)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize(("place", "seed"), fewer_on_etcd(range(3), one_in=3), indirect=["place"])
 def test_it_answers_what_the_source_answered(place, store, clock, tmp_path, kind, seed):

@@ -24,14 +24,28 @@ LARGE = {
     "a preparation given up, a doubled message",
 }
 """Left to `make soak`: what happens in these happens in smaller worlds, too."""
+RATHER_LARGE = {
+    "another owner, a lost message",
+    "a table that fails and is forgotten",
+    "a move, a crash, three captures",
+    "what hangs, a move",
+    "a move, a table removed and wanted again, data",
+    "a move, two messages on each way",
+    "a table that fails, two messages on each way",
+}
+"""Left to `make test-all`; what happens in these happens in smaller worlds, one at a time."""
+assert BOUNDS.keys() > LARGE | RATHER_LARGE
+
+
+def marks_of(name):
+    if name in LARGE:
+        return [pytest.mark.soak]
+    return [pytest.mark.long] if name in RATHER_LARGE else []
 
 
 @pytest.mark.parametrize(
     "bound",
-    [
-        pytest.param(bound, id=name, marks=[pytest.mark.soak] if name in LARGE else [])
-        for name, bound in BOUNDS.items()
-    ],
+    [pytest.param(bound, id=name, marks=marks_of(name)) for name, bound in BOUNDS.items()],
 )
 def test_nothing_goes_wrong(bound):
     explored = explore(bound.start(), bound.moves())
@@ -39,6 +53,7 @@ def test_nothing_goes_wrong(bound):
     assert explored.states > 40, "a world in which nothing happens"
 
 
+@pytest.mark.long_after(8)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_rule_is_needed(mutant, monkeypatch):
     mutant.apply(monkeypatch)
@@ -46,6 +61,7 @@ def test_each_rule_is_needed(mutant, monkeypatch):
     assert explored.complaint is not None, f"{explored.states} states, and nothing was wrong"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", NOT_NEEDED, ids=lambda mutant: mutant.name)
 def test_rules_that_others_stand_in_for(mutant, monkeypatch):
     """They are kept, since they end things early; `NOT_NEEDED` says what holds instead."""

@@ -43,6 +43,7 @@ def starting(tables, *, seconds, start_us=10**12, **network):
 # --- a slow start ---
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize("doubling", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize("tables", [1, 100])
 def test_a_start_that_takes_long_costs_a_commit_now_and_then(tables, doubling):

@@ -122,6 +122,7 @@ def batches_of(reader):
         yield from reader.batches(task)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("batches_before", [0, 1, 3])
 def test_compaction_between_planning_and_reading_and_between_two_batches(
     made, place, monkeypatch, batches_before

@@ -143,6 +143,7 @@ def test_the_module_that_spark_looks_into_is_light():
 # --- streams ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["etcd"], indirect=True)
 def test_into_files_with_a_sink_that_fails(spark, store, place, db, tmp_path):
     brought: dict[int, list] = {}

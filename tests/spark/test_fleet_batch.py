@@ -46,6 +46,7 @@ def items_of(path: str, *at, **options) -> list[tuple]:
 # --- one cut ---
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_snapshot_is_the_moment_of_the_fleet(grown, monkeypatch, seed):
     monkeypatch.setattr(cuts, "PIECE_ROWS", 2)

@@ -62,6 +62,7 @@ def test_batches(spark, grown):
     assert "[SNAPKV_STORE_MISMATCH] member us: " in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_stream_over_restarts(spark, grown, tmp_path):
     """A sink that fails once gets the same batch again, with equal times in one batch."""
     brought: dict[int, list] = {}

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.slow
 
 DOCS = ROOT / "docs"
 PAGES = pages_run_by("test_every_session_with_spark_gives_what_it_shows")
+SHORT = {"docs/spark_sql.md"}
+"""The others take half a minute each; make test-all runs them."""
 DOCUMENT, OF_FEEDS = ((DOCS / name).read_text() for name in ("spark.md", "couch_spark.md"))
 
 
@@ -31,7 +33,10 @@ def names_in(heading, column=0, document=DOCUMENT):
 
 
 @pytest.mark.spark_since("4.2", "an end by availableNow")
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[] if page in SHORT else pytest.mark.long) for page in PAGES],
+)
 def test_every_session_with_spark_gives_what_it_shows(spark, tmp_path, page):
     """In a folder of the test: Spark's own is where its JVM was started."""
     here = (ROOT / page).read_text().replace("./", f"{tmp_path}/")

@@ -65,6 +65,7 @@ def test_every_example_is_tested():
     assert ALL == TESTED
 
 
+@pytest.mark.long
 def test_a_past_date_in_a_process_of_its_own():
     shown = run("spark_past_date")
     assert "table/tmp_export" in shown  # it was removed since
@@ -105,6 +106,7 @@ def test_a_database_of_documents(run_here):
     assert '"owner":"bob"' in since
 
 
+@pytest.mark.long
 def test_a_stream(run_here):
     first, second = run_here("spark_stream").split("After one more commit")
     before = [row[1:3] for row in cells(first)]
@@ -116,6 +118,7 @@ def test_a_stream(run_here):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["etcd"], indirect=True)
 def test_with_a_store_of_ones_own(run_here, place, tmp_path):
     place.open().save("mine", b"1")

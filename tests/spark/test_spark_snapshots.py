@@ -62,6 +62,7 @@ def test_any_moment_of_a_random_history(spark, store, place, clock):
     assert frames[0].toArrow().schema == SCHEMA
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_any_moment_and_version_of_random_histories(store, place, clock, seed):
     rng = random.Random(seed)

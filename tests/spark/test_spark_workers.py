@@ -82,6 +82,7 @@ def test_options_are_part_of_a_place(store, place):
         assert {dict(kept.options).get("user") for kept in location._opened} == {None, "ann"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 def test_several_workers_read_one_lmdb_beside_a_writer(spark, store, place):
     for start in range(0, ROWS, 10_000):

@@ -91,6 +91,7 @@ class Life:
         return rows + [row for row in changes if self.deletes or row[2] != "delete"]
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_change_once(store, place, clock, seed, passes_start):

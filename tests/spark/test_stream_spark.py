@@ -67,6 +67,7 @@ def test_into_files_with_a_pause_in_between(spark, store, place, checkpoint, tmp
     assert run() == ([row[:5] for row in expected], len(expected))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 def test_a_sink_that_fails_once_and_a_store_that_is_exchanged(
     spark, store, place, clock, checkpoint

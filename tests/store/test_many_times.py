@@ -67,6 +67,7 @@ def expected(line):
         yield lambda times: [asked.at(time).revision for time in times]
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("search_marks", [0, 1, 256])
 def test_each_is_answered_as_by_at(line, expected, monkeypatch, search_marks):
     monkeypatch.setattr(bulk, "SEARCH_MARKS", search_marks)

@@ -85,6 +85,7 @@ def test_a_path_too_long_for_a_key_is_left_out(simple: Repo, run: Run) -> None:
     check_every_commit(inside(simple), simple)
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize(
     "setting",
     [

@@ -59,6 +59,7 @@ def assert_harmless(page):
     assert set(shown) <= {"\n", "\t"}, sorted(set(shown))
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("first", "place"),
     first_of(product(FIRST_PAGES, ["memory", "lmdb", "etcd"]), one_in=3),

@@ -15,6 +15,7 @@ EXAMPLE = ROOT / "examples/kubernetes/investigate.py"
 TIMEOUT_S = 240
 
 
+@pytest.mark.long
 @pytest.mark.etcd_since("3.5.8", "requests for progress are answered rightly, which")
 def test_the_example_finds_what_broke_the_deployment_on_etcd():
     folders = (str(etcd_binary().parent), os.environ["PATH"], str(Path(sys.executable).parent))

@@ -63,6 +63,7 @@ def moved(store, clock, rng, steps):
     return feed
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("window", [3, 1 << 16])
 def test_lanes_between_any_two_moments(store, clock, seed, window, monkeypatch):
     monkeypatch.setattr(lanes_module, "WINDOW_REVISIONS", window)

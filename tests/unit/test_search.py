@@ -206,6 +206,7 @@ def test_a_first_search_of_30_000_revisions_takes_3_round_trips(pace):
     assert max(counts) <= 6
 
 
+@pytest.mark.long_after(5)
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("field", FIELDS)
 def test_between_any_two_commits_it_never_takes_more_than_6(pace, field):
