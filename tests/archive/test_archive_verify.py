@@ -64,6 +64,7 @@ def test_a_whole_one(recording):
     )
 
 
+@pytest.mark.long_after(4)
 @pytest.mark.parametrize("kind", ["base", "delta", "log"])
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "longer", "empty"])
 def test_bytes_that_changed(recording, kind, damage):
@@ -186,6 +187,7 @@ def test_a_manifest_with_a_hole(recording):
             read(made.files)
 
 
+@pytest.mark.long_after(4)
 @pytest.mark.parametrize("digest", [True, False], ids=["", "as older ones are"])
 @pytest.mark.parametrize(
     ("old", "new"),

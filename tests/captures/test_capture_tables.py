@@ -61,6 +61,7 @@ def kill_one(fleet, store):
     fleet.kill(victim)
 
 
+@pytest.mark.long
 def test_databases_are_the_same_after_a_capture_was_killed(fleet, store, tmp_path):
     rng, limits = random.Random(7), (1, 1_000)
     named = zip(DATABASES, limits, strict=True)

@@ -174,6 +174,7 @@ def cluster(stack, request):
     return cluster
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("cluster", [30, 120], indirect=True)
 def test_a_steady_state_costs_heartbeats_however_many_tables_there_are(cluster):
     for load in (False, True):
@@ -184,6 +185,7 @@ def test_a_steady_state_costs_heartbeats_however_many_tables_there_are(cluster):
         assert steady.bytes <= BYTES_OF_A_HEARTBEAT * steady.rounds + lists, str(steady)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("what", ["preparation", "start"])
 def test_what_hangs_costs_a_message_a_second_at_most(cluster, monkeypatch, what):
     finished = OpeningExecutor.is_add_finished
@@ -209,6 +211,7 @@ def test_what_hangs_costs_a_message_a_second_at_most(cluster, monkeypatch, what)
     cluster.until_all_written()
 
 
+@pytest.mark.long
 def test_moves_and_losses_cost_a_few_messages_for_each_table(cluster):
     owner = cluster.leader()
     drained, lost, last = (label for label in LABELS if label != owner)

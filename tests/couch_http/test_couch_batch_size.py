@@ -79,6 +79,7 @@ def test_documents_of_all_sizes(db, reads, path):
     assert reads[-30:] == [1] * 30
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("path", LISTINGS)
 def test_readers_that_take_nothing(own, path):
     """For each the server holds one document, as JSON."""

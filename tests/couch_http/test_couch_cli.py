@@ -102,6 +102,7 @@ def test_it_serves_until_it_is_told_to_end(serve, number):
     assert '"last_seq"' in lines[-1]
 
 
+@pytest.mark.long
 def test_a_reader_that_is_slow_cannot_keep_it(serve):
     program = serve()
     httpx.put(f"{program.url}/db")

@@ -135,6 +135,7 @@ def committed(store: SnapshotKV, value: bytes, count: int) -> list[Commit]:
     return [store.commit(puts={"k": value + b"%d" % n}) for n in range(count)]
 
 
+@pytest.mark.long_after(5)
 @pytest.mark.parametrize("slots", [1, 1_024])
 @pytest.mark.parametrize("first", ["now", "snapshot", "page", "past", "commit"])
 def test_an_idle_store_notices_a_restore_that_was_caught_up_with(
@@ -179,6 +180,7 @@ def test_an_idle_store_notices_a_restore_that_was_caught_up_with(
 FIRST_AFTER = ["now", "snapshot", "page", "past", "newest past", "commit"]
 
 
+@pytest.mark.long_after(4)
 @pytest.mark.parametrize(
     ("first", "new"), some(itertools.product(FIRST_AFTER, [1, 5, 20, 21, 40]), one_in=3)
 )

@@ -90,6 +90,7 @@ OF_SNAPSHOTS: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.long_after(20)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("default", [False, True], ids=["timeout", "read_timeout"])
 def test_a_read_of_a_server_that_hangs(etcd: EtcdServer, read: str, default: bool) -> None:

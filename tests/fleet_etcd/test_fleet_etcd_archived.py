@@ -137,6 +137,7 @@ CALLS: dict[str, Callable[[Any, int], object]] = {
 }
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize(
     ("opened", "call"), some(itertools.product(["never", "before it"], CALLS), one_in=3)
 )

@@ -75,6 +75,7 @@ def test_a_burst_after_a_day_of_silence_comes_in_short_windows(rows, log, clock)
     assert silence[-1].end == written[0].timestamp - 1
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("max_rows", [1, 2, 7, 50, 10_000])
 def test_a_window_has_no_more_rows_than_asked_for(rows, log, clock, max_rows):
     written = write_many(rows, clock, 5, each=23)
@@ -129,23 +130,25 @@ def test_windows_of_any_rows(store, log, clock, generations, seed):
         assert max(len(window.rows) for window in windows) <= max(max_rows, largest)
 
 
-def test_a_window_of_fewer_rows_is_not_the_end(rows, log, clock):
+@pytest.mark.parametrize(
+    "max_rows", [64, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 10, 200))]
+)
+def test_a_window_of_fewer_rows_is_not_the_end(rows, log, clock, max_rows):
     """Rows of one stream crowd in one slot, among commits that do not fit behind another."""
     written = []
     for n in range(6):
         clock.advance(1_000)
         written += rows.write_batch({b"%d/%d" % (n, key): b"v" for key in range(45)})
         written += [rows.write(b"one", b"v") for _ in range(90)]
-    for max_rows in (1, 10, 64, 200):
-        consumer = StreamConsumer(log, rows, f"by-{max_rows}", max_rows=max_rows)
-        found, sizes = [], []
-        while (window := consumer.next()) is not None:
-            assert window.rows or window.end == log.store.resolved(), "each one gets on"
-            found += window.rows
-            sizes.append(len(window.rows))
-            consumer.save(window)
-        assert found == written
-        assert max_rows == 1 or any(0 < size < max_rows for size in sizes[:-1])
+    consumer = StreamConsumer(log, rows, f"by-{max_rows}", max_rows=max_rows)
+    found, sizes = [], []
+    while (window := consumer.next()) is not None:
+        assert window.rows or window.end == log.store.resolved(), "each one gets on"
+        found += window.rows
+        sizes.append(len(window.rows))
+        consumer.save(window)
+    assert found == written
+    assert max_rows == 1 or any(0 < size < max_rows for size in sizes[:-1])
 
 
 def test_the_cost_of_a_window_does_not_follow_the_streams(store, clock, monkeypatch):

@@ -19,7 +19,7 @@ from snapkv.layout import StampRecord
 from snapkv.times import pack
 
 OURS_MS = 10
-OTHERS_MAX = 3
+OTHERS = pytest.mark.parametrize("others_max", [2, pytest.param(3, marks=pytest.mark.long)])
 
 
 def stamp(ms: int, who: str) -> StampRecord:
@@ -89,12 +89,13 @@ def cases(others_max: int) -> list[tuple[int, tuple[int, ...], int | None, int]]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("time", "network")]
 
 
-def test_undecidable_is_said_only_of_views_that_do_not_tell() -> None:
+@OTHERS
+def test_undecidable_is_said_only_of_views_that_do_not_tell(others_max: int) -> None:
     outcomes: dict[tuple[object, ...], set[bool]] = defaultdict(set)
-    for case in cases(OTHERS_MAX + 1):  # one more: without ours another one is in its place
+    for case in cases(others_max + 1):  # one more: without ours another one is in its place
         built = Case(*case)
         outcomes[built.view()].add(built.landed)
-    undecidable, everything = 0, cases(OTHERS_MAX)
+    undecidable, everything = 0, cases(others_max)
     for case in everything:
         for ring_slots in (1, 1_024):
             built = Case(*case)
@@ -108,8 +109,9 @@ def test_undecidable_is_said_only_of_views_that_do_not_tell() -> None:
     assert 0 < undecidable < len(everything) / 2
 
 
-def test_without_the_ordinal_it_is_never_wrong() -> None:
-    for case in cases(OTHERS_MAX):
+@OTHERS
+def test_without_the_ordinal_it_is_never_wrong(others_max: int) -> None:
+    for case in cases(others_max):
         built = Case(*case)
         verdict = built.settle(1, 0)
         wrong = Verdict.DEAD if built.landed else Verdict.LANDED

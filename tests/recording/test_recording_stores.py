@@ -94,6 +94,7 @@ class Ended(BaseException):
     """The process ends here."""
 
 
+@pytest.mark.long_after(2)
 @memory
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("lost", [False, True], ids=["killed", "answer lost"])
@@ -132,6 +133,7 @@ def test_a_store_has_each_commit_once_wherever_it_ended(
     assert steps > 10, "there were that many steps to end at"
 
 
+@pytest.mark.long_after(1)
 @memory
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("lost", [False, True], ids=["killed", "answer lost"])

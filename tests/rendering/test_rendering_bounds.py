@@ -3,10 +3,11 @@
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
-from snapkv.rendering import alignment, compare, decode, shortened
+from snapkv.rendering import ValueDifference, alignment, compare, decode, shortened
 from snapkv.rendering.alignment import STEPS_MAX, Steps, edits
 from tests.rendering.shown import text_of
 
@@ -68,10 +69,15 @@ def test_one_budget_is_for_all_texts_of_a_tree(monkeypatch: pytest.MonkeyPatch) 
     assert any(each.left < 0 for each in taken)
 
 
+@cache
+def three_letters() -> ValueDifference:
+    before, after = ("\n".join(side).encode() for side in HOSTILE["three letters"]())
+    return compare(decode(before), decode(after))
+
+
 @pytest.mark.parametrize("view", ["auto", "unified", "full", "side-by-side", "words"])
 def test_views_of_a_mebibyte_are_bounded(view: str) -> None:
-    before, after = ("\n".join(side).encode() for side in HOSTILE["three letters"]())
-    shown = text_of(compare(decode(before), decode(after)), view, lines_max=100)
+    shown = text_of(three_letters(), view, lines_max=100)
     assert len(shown) == 101
     assert shown[-1].startswith("... ")
 

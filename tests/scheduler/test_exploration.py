@@ -53,6 +53,7 @@ def test_nothing_goes_wrong(bound):
     assert explored.states > 40, "a world in which nothing happens"
 
 
+@pytest.mark.long_after(6)
 @pytest.mark.long_after(8)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_rule_is_needed(mutant, monkeypatch):

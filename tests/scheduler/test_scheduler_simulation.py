@@ -293,6 +293,7 @@ def go_through(sim: SimCluster, faults: Faults) -> None:
     assert sim.leaving() or sim.is_even()
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.long_after(2)
 @pytest.mark.parametrize("run", range(RUNS))
 def test_through_faults_and_back(run):

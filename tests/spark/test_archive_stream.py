@@ -61,6 +61,7 @@ def backfill_without(archived: Archived) -> Query:
     return Query(archived.place.url, startingVersion=archived.first + 1)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_compaction_and_merges_at_any_time(made, limit):

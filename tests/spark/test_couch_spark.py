@@ -121,6 +121,7 @@ def test_errors_have_a_code(spark, place, db):
         load(spark, place.url, includeDoc=True)
 
 
+@pytest.mark.long
 @LMDB
 def test_the_format_is_found_by_itself_and_by_registering(spark, place, db):
     import pyspark_cdcmeta

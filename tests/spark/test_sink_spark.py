@@ -112,6 +112,7 @@ def test_a_store_follows_another(spark, place, store, tmp_path):
     assert state(place.url, "copy") == {"a": ("2", 2), "b": ("3", 2)}
 
 
+@pytest.mark.long
 @ARROW
 def test_a_stream_that_cannot_write(spark, place, store, tmp_path, rows):
     wrong = rows.selectExpr("string(value % 2) AS key", "string(value) AS value")

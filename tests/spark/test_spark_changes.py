@@ -62,6 +62,7 @@ def ranges(written, rng, count: int):
 # --- random histories ---
 
 
+@pytest.mark.long_after(1)
 def test_changes_between_any_two_commits(store, place, written, rng):
     for options, since, until in ranges(written, rng, 3):
         for preimages in (False, True):

@@ -32,6 +32,7 @@ def code_in(error) -> str:
 # --- 1, 2: filters ---
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("pushdown", ["true", "false"])
 def test_a_filter_does_not_leak_into_other_scans(spark, store, place, pushdown):
     store.commit(puts=HUNDRED)

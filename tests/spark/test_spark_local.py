@@ -52,6 +52,7 @@ def test_without_java_it_says_so(variables, said):
     assert last.endswith("Spark needs Java 17 or newer")
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("variables", "found"),
     [

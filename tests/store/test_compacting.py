@@ -51,6 +51,7 @@ def assert_readable(asked, stamps, earliest):
                 assert asked.at(when).count() == 1
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize(
     ("place", "at", "offset"),
     fewer_on_etcd([0, 1, 4, 9], [0, 1], one_in=3),
@@ -167,6 +168,7 @@ def neighbours(place, clock):
     assert_sound(b)
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize(("place", "other"), fewer_on_etcd(range(9), one_in=4), indirect=["place"])
 def test_a_state_stays_readable_until_its_next_commit_is_passed(place, clock, neighbours, other):
     a, b, of_a, of_b = neighbours

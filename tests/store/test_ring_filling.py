@@ -93,6 +93,7 @@ def counts(slots):
     return sorted({0, 1, slots - 1, slots, slots + 1, 2 * slots})
 
 
+@pytest.mark.long_after(2)
 @each_ring
 def test_by_own_commits(place, slots, counted):
     clock = ManualClock(START_MS)
@@ -120,6 +121,7 @@ def test_by_own_commits_and_lookups_in_turn(place, slots, counted):
     assert_sound(store)
 
 
+@pytest.mark.long_after(2)
 @each_ring
 def test_by_load_of_what_is_there(place, slots, counted):
     clock = ManualClock(START_MS)
@@ -136,6 +138,7 @@ def test_by_load_of_what_is_there(place, slots, counted):
         assert_sound(reader)
 
 
+@pytest.mark.long_after(2)
 @each_ring
 def test_by_watching_another_writer(place, slots, counted):
     clock = ManualClock(START_MS)

@@ -98,6 +98,7 @@ def test_a_content_that_was_changed_is_found_out(
     assert run("tour", toured.path, "--again").code == 0
 
 
+@pytest.mark.long
 def test_a_mode_that_was_changed_is_found_out(toured: Repo, rng: random.Random, run: Run) -> None:
     path = rng.choice(sorted(toured.tree("HEAD")))
     corrupt(toured, b"default/space/git/tree/" + path)

@@ -173,6 +173,7 @@ def pages_of(served: Served, url: str, rows: str, field: str) -> list[object]:
     raise AssertionError(f"{url} has no end")
 
 
+@pytest.mark.long
 def test_what_a_page_leaves_out_is_on_the_next_ones(hostile: str) -> None:
     with snapkv.open(hostile) as store, patient(store) as served:
         many = f"/commit.json?at=rev:{MANY_AT}&limit=2000"
@@ -216,6 +217,7 @@ def test_a_key_that_no_url_can_hold_is_said(store: snapkv.SnapshotKV) -> None:
             assert "key is too long for a URL of this page: use the command line" in said
 
 
+@pytest.mark.long
 def test_every_answer_of_a_fleet_is_at_most_the_bound(hostile: str) -> None:
     asked = {
         "/": [""],

@@ -181,6 +181,7 @@ def signs(git, low, high):
     return {name: kinds[kind] for kind, name in (line.split("\t") for line in out.splitlines())}
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(("low", "high"), first_of([(0, 25), (13, 24), (5, 5), (23, 24)], one_in=2))
 def test_the_changes_of_a_range_are_those_of_git(person, git, made, low, high):
     hashes, stamps = git.hashes(), made[1]

@@ -45,6 +45,7 @@ ASKED = {
 """Queries of each path; the paths without a query need names, and answer what is missing."""
 
 
+@pytest.mark.long_after(1)
 def test_every_answer_is_at_most_the_bound(hostile: snapkv.SnapshotKV) -> None:
     assert ASKED.keys() == views.views.keys()
     with Served(hostile, extra_views=[views]) as served:

@@ -194,6 +194,7 @@ def round_trips(line, field, wanted, low, high):
 PACES = [steady, steady_among_foreign, bursts, heavy_tailed, one_long_silence]
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("pace", PACES)
 def test_a_first_search_of_30_000_revisions_takes_3_round_trips(pace):
     line, rng = long_history(pace)
