@@ -7,10 +7,14 @@ nothing above notices where compaction is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher, open_archived
 from snapkv.engine.contract import (
+    COLUMNS,
+    PAIRS,
+    SCAN,
     Changes,
     Columns,
     Engine,
@@ -18,6 +22,8 @@ from snapkv.engine.contract import (
     KeyValue,
     Lease,
     Limits,
+    Page,
+    PageForm,
     Pairs,
     Piece,
     Range,
@@ -39,8 +45,6 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.layout import FormatRecord, Layout, SourceId
-
-Page = TypeVar("Page")
 
 
 class JoinedEngine:
@@ -140,33 +144,19 @@ class JoinedEngine:
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages."""
-
-        def pages(
-            engine: Engine | ArchiveEngine, key: bytes, revision: int
-        ) -> Iterator[list[KeyValue]]:
-            return engine.scan(key, range_end, revision=revision, keys_only=keys_only)
-
-        return self._pages(key, revision, pages, lambda page: page[-1].key)
+        return self._pages(SCAN, key, range_end, revision, keys_only)
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Pairs]:
         """Yield a range as keys and values."""
-
-        def pages(engine: Engine | ArchiveEngine, key: bytes, revision: int) -> Iterator[Pairs]:
-            return engine.pairs(key, range_end, revision=revision, keys_only=keys_only)
-
-        return self._pages(key, revision, pages, lambda page: page.keys[-1])
+        return self._pages(PAIRS, key, range_end, revision, keys_only)
 
     def columns(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
         """Yield a range as columns of Arrow."""
-
-        def pages(engine: Engine | ArchiveEngine, key: bytes, revision: int) -> Iterator[Columns]:
-            return engine.columns(key, range_end, revision=revision, keys_only=keys_only)
-
-        return self._pages(key, revision, pages, lambda page: page.keys[-1].as_py())
+        return self._pages(COLUMNS, key, range_end, revision, keys_only)
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range into pieces."""
@@ -177,19 +167,17 @@ class JoinedEngine:
             return self.archive.pieces(key, range_end, revision=archived, rows=rows)
 
     def _pages(
-        self,
-        key: bytes,
-        revision: int,
-        pages: Callable[[Engine | ArchiveEngine, bytes, int], Iterator[Page]],
-        last_of: Callable[[Page], bytes],
+        self, form: PageForm[Page], key: bytes, range_end: bytes, revision: int, keys_only: bool
     ) -> Iterator[Page]:
         """Yield pages of the live engine, and of the archive from where compaction ended these."""
+        listed = partial(form.listed, keys_only=keys_only)
         try:
-            for page in pages(self.live, key, revision):
+            for page in listed(self.live, key, range_end, revision=revision):
                 yield page
-                key = last_of(page) + b"\0"
+                key = form.last_key(page) + b"\0"
         except CompactedError:
-            yield from pages(self.archive, key, self._archived(revision))
+            revision = self._archived(revision)
+            yield from listed(self.archive, key, range_end, revision=revision)
 
     def _archived(self, revision: int) -> int:
         """Return the archive's revision with the state of a compacted one.

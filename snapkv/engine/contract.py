@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from snapkv.engine.columns import Changes as Changes
 from snapkv.engine.columns import Columns as Columns
@@ -46,6 +46,7 @@ ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""
 REVISION_MAX = (1 << 63) - 1
 """The largest revision that a caller can name: etcd's are signed."""
+Page = TypeVar("Page")
 
 
 class Range(NamedTuple):
@@ -236,6 +237,27 @@ class Reads(Protocol):
         `rows` is at least 1.
         """
         ...
+
+
+class PageForm(NamedTuple, Generic[Page]):
+    """A form of the pages of a range: the call of an engine for them, and the last key of one.
+
+    `listed(engine, key, range_end, revision=..., keys_only=...)` is `scan`, `pairs` or `columns`.
+    """
+
+    listed: Callable[..., Iterator[Page]]
+    last_key: Callable[[Page], bytes]
+
+
+SCAN: PageForm[list[KeyValue]] = PageForm(
+    lambda engine, *range_, **at: engine.scan(*range_, **at), lambda page: page[-1].key
+)
+PAIRS: PageForm[Pairs] = PageForm(
+    lambda engine, *range_, **at: engine.pairs(*range_, **at), lambda page: page.keys[-1]
+)
+COLUMNS: PageForm[Columns] = PageForm(
+    lambda engine, *range_, **at: engine.columns(*range_, **at), lambda page: page.keys[-1].as_py()
+)
 
 
 class Writes(Protocol):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from snapkv.engine.contract import Columns, KeyValue, Pairs
+from snapkv.engine.contract import SCAN, KeyValue, Page, PageForm
 from snapkv.errors import CompactedError
 from snapkv.fleet.member import naming
 from snapkv.reading.sources import Source
 from snapkv.timeline.moment import Moment
 
 Found = TypeVar("Found")
-Page = TypeVar("Page")
 
 
 class Turning(Protocol):
@@ -65,15 +64,15 @@ class MemberSource:
         assert inside is not None, "a source is made of what is seen"
         return self._read(lambda source: source.changed(inside, start, end))
 
-    def scan(
-        self, start: bytes, end: bytes, *, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
+    def pages(
+        self, form: PageForm[Page], start: bytes, end: bytes, *, keys_only: bool = False
+    ) -> Iterator[Page]:
         """Yield the range [start, end) in pages, ascending."""
 
-        def pages(source: Source, start: bytes) -> Iterator[list[KeyValue]]:
-            return source.scan(start, end, keys_only=keys_only)
+        def pages(source: Source, start: bytes) -> Iterator[Page]:
+            return source.pages(form, start, end, keys_only=keys_only)
 
-        return self._pages(start, pages, lambda page: page[-1].key)
+        return self._pages(start, pages, form.last_key)
 
     def first(
         self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
@@ -87,23 +86,7 @@ class MemberSource:
                 left -= len(page)
                 yield page
 
-        return self._pages(start, pages, lambda page: page[-1].key)
-
-    def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
-        """Yield the same as keys and values alone."""
-
-        def pages(source: Source, start: bytes) -> Iterator[Pairs]:
-            return source.pairs(start, end, keys_only=keys_only)
-
-        return self._pages(start, pages, lambda page: page.keys[-1])
-
-    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
-        """Yield the same as columns of Arrow."""
-
-        def pages(source: Source, start: bytes) -> Iterator[Columns]:
-            return source.columns(start, end, keys_only=keys_only)
-
-        return self._pages(start, pages, lambda page: page.keys[-1].as_py())
+        return self._pages(start, pages, SCAN.last_key)
 
     def _read(self, read: Callable[[Source], Found]) -> Found:
         with naming(self._member):

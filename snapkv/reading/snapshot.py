@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from snapkv.base.arguments import check_int
 from snapkv.committer import listed
-from snapkv.engine.contract import ALL_KEYS_END, KeyValue, Pairs
+from snapkv.engine.contract import ALL_KEYS_END, COLUMNS, PAIRS, SCAN, KeyValue, Pairs
 from snapkv.errors import (
     InvalidKeyError,
     InvalidTypeError,
@@ -272,7 +272,7 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
         """
         from snapkv.reading import arrow
 
-        return arrow.snapshot_table(self._source.columns(*self._range(prefix)), self._space)
+        return arrow.snapshot_table(self._source.pages(COLUMNS, *self._range(prefix)), self._space)
 
     @bounds
     def diff(
@@ -323,7 +323,7 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
         if limit is None:
             if not _any(low, high):
                 return iter(())
-            return self._source.pairs(low, high, keys_only=keys_only)
+            return self._source.pages(PAIRS, low, high, keys_only=keys_only)
         pages = self._pages(low, high, limit, keys_only=keys_only)
         return (Pairs([kv.key for kv in page], [kv.value for kv in page]) for page in pages)
 
@@ -344,7 +344,7 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
         if not _any(low, high):
             return iter(())
         if limit is None:
-            return self._source.scan(low, high, keys_only=keys_only)
+            return self._source.pages(SCAN, low, high, keys_only=keys_only)
         return self._source.first(low, high, limit, keys_only=keys_only)
 
     def _range(

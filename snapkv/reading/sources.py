@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
-from snapkv.engine.contract import Columns, KeyValue, Pairs
+from snapkv.engine.contract import SCAN, KeyValue, Page, PageForm
 from snapkv.timeline import READS_MAX
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -24,9 +24,9 @@ class Source(Protocol):
         """Return the versions of stored keys, None where a key is absent."""
         ...
 
-    def scan(
-        self, start: bytes, end: bytes, *, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
+    def pages(
+        self, form: PageForm[Page], start: bytes, end: bytes, *, keys_only: bool = False
+    ) -> Iterator[Page]:
         """Yield the range [start, end) in pages, ascending."""
         ...
 
@@ -34,14 +34,6 @@ class Source(Protocol):
         self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the first `limit` keys of the range [start, end) in pages, and read no more."""
-        ...
-
-    def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
-        """Yield the same as keys and values alone."""
-        ...
-
-    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
-        """Yield the same as columns of Arrow."""
         ...
 
     def ranges(
@@ -69,8 +61,8 @@ def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Both:
 
 def both_scanned(a: Source, b: Source, start: bytes, end: bytes) -> Both:
     """Yield (key, value in a, value in b) of a whole range, merging two scans in order."""
-    left, right = (chain.from_iterable(source.scan(start, end)) for source in (a, b))
-    for before, after in paired(left, right):
+    left, right = a.pages(SCAN, start, end), b.pages(SCAN, start, end)
+    for before, after in paired(chain.from_iterable(left), chain.from_iterable(right)):
         if before and after:
             if before.mod_revision != after.mod_revision:
                 yield before.key, before.value, after.value

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from snapkv.engine.arrow import BATCH_ROWS
+from snapkv.engine.contract import COLUMNS, SCAN
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays, Table
@@ -34,7 +35,7 @@ def snapshot(
     `mod_timestamp` is among them with `times`, NULL where a commit is no longer on record.
     With `keys_only` values are empty.
     """
-    for part in source.columns(span.start, span.end, keys_only=keys_only):
+    for part in source.pages(COLUMNS, span.start, span.end, keys_only=keys_only):
         found = arrow.versions(part, span.space, text=span.text)
         if times is not None:
             found["mod_timestamp"] = arrow.times(times.of(part.modified.to_pylist()))
@@ -66,7 +67,7 @@ def _history_rows(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator
     at_head = reader.policy.at_head
     if at_head or low != reader.timeline.tracker.creation:
         times = CommitTimes(reader, low)
-        for page in reader.policy.moment(low).scan(span.start, span.end):
+        for page in reader.policy.moment(low).pages(SCAN, span.start, span.end):
             found = times.commits([kv.mod_revision for kv in page])
             for kv, by in zip(page, found, strict=True):
                 version = by.revision if by and at_head else kv.mod_revision

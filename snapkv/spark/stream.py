@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from snapkv.engine.contract import SCAN
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.reading.changes import PRIOR_READS_MAX, Touched, changed, first_after, values_before
@@ -109,7 +110,7 @@ class ChangesReader(MicroBatches[Offset]):
         state = self._moment_at(reader, at.mark)
         span = self._rest(at)
         source = reader.policy.moment(state.high)
-        pages = source.scan(span.start, span.end, keys_only=not limit.sized)
+        pages = source.pages(SCAN, span.start, span.end, keys_only=not limit.sized)
         return at.at(state.high, limits.last_key(pages, limit))
 
     def _next_commit(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Mark:

@@ -19,6 +19,7 @@ import msgpack
 
 from snapkv.base import files
 from snapkv.base.files import FilePath
+from snapkv.engine.contract import SCAN
 from snapkv.engine.rules import OP_OVERHEAD_BYTES, shown_key
 from snapkv.errors import (
     CommitTooLargeError,
@@ -93,7 +94,7 @@ def _write(core: Core, source: Source, file: BinaryIO, progress: Progress) -> in
     )
     root = core.layout.root
     for start in (core.layout.data.prefix, core.layout.spaces):
-        for page in source.scan(start, prefix_end(start)):
+        for page in source.pages(SCAN, start, prefix_end(start)):
             for kv in page:
                 write([kv.key[len(root) :], kv.value])
                 count += 1
@@ -258,7 +259,9 @@ def load_dump(core: Core, file: BinaryIO, said: Ops, *, replace: bool) -> Commit
     root = core.layout.root
     old_spaces = {
         space_name(kv.key[len(core.layout.spaces) :])
-        for page in head.scan(core.layout.spaces, prefix_end(core.layout.spaces), keys_only=True)
+        for page in head.pages(
+            SCAN, core.layout.spaces, prefix_end(core.layout.spaces), keys_only=True
+        )
         for kv in page
     }
     data = core.layout.data
@@ -292,7 +295,7 @@ def _removals(
     request as a key does. So keys are named one by one if they are fewer.
     """
     gone = []
-    for page in head.scan(*space.range_of(space.whole), keys_only=True):
+    for page in head.pages(SCAN, *space.range_of(space.whole), keys_only=True):
         for kv in page:
             try:
                 key = space.decode(kv.key)

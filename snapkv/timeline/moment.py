@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from snapkv.base.waiting import check_in_time
-from snapkv.engine.contract import Columns, Engine, KeyValue, Pairs, Range, RangeResult
+from snapkv.engine.contract import SCAN, KeyValue, Page, PageForm, Range, RangeResult
 from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import Mark
@@ -16,7 +16,6 @@ from snapkv.timeline.search import READS_MAX
 if TYPE_CHECKING:
     from snapkv.timeline.tracker import Tracker
 
-Page = TypeVar("Page")
 
 DIFF_REPLAY_COMMITS_MAX = 1_000
 """With at most so many commits between two moments, `changed` replays their events."""
@@ -179,27 +178,33 @@ class Moment:
 
     # --- pages ---
 
-    def scan(
-        self, start: bytes, end: bytes, *, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
-        """Yield the range [start, end) in pages; compaction meanwhile moves or ends the scan.
+    def pages(
+        self, form: PageForm[Page], start: bytes, end: bytes, *, keys_only: bool = False
+    ) -> Iterator[Page]:
+        """Yield the range [start, end) in pages; compaction meanwhile moves or ends the listing.
 
         A page does not show which history it is of. So continuity is checked before the first page
         and after the last one: up to one round trip each on a remote engine.
         """
-
-        def pages(engine: Engine, start: bytes, revision: int) -> Iterator[list[KeyValue]]:
-            return engine.scan(start, end, revision=revision, keys_only=keys_only)
-
-        return self._pages(start, pages, lambda page: page[-1].key)
-
-    def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
-        """Yield the same as keys and values alone."""
-
-        def pages(engine: Engine, start: bytes, revision: int) -> Iterator[Pairs]:
-            return engine.pairs(start, end, revision=revision, keys_only=keys_only)
-
-        return self._pages(start, pages, lambda page: page.keys[-1])
+        engine = self._tracker.engine
+        while True:
+            self._tracker.continuity.assure()
+            self._check_epoch()
+            reading = self.reading
+            try:
+                for page in form.listed(engine, start, end, revision=reading, keys_only=keys_only):
+                    check_in_time()
+                    yield page
+                    start = form.last_key(page) + b"\0"
+                    self._check_epoch()
+                self._tracker.continuity.assure()
+                self._check_epoch()
+                return
+            except CompactedError:
+                self._move_up(reading)
+            except FutureRevisionError:
+                self._look_for_restore()
+                raise
 
     def first(
         self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
@@ -209,7 +214,7 @@ class Moment:
         One round trip for each 256 keys, mostly (`Listings`); more than 1,024 are scanned.
         """
         if limit > LISTED_KEYS_MAX:
-            for page in self.scan(start, end, keys_only=keys_only):
+            for page in self.pages(SCAN, start, end, keys_only=keys_only):
                 yield page[:limit]
                 limit -= len(page)
                 if limit <= 0:
@@ -233,39 +238,6 @@ class Moment:
         if not self._tracker.engine.remote:  # it counts nothing
             return list(read(wanted._replace(limit=limit)).kvs)
         return self._tracker.listings.page(read, wanted, limit=limit)
-
-    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
-        """Yield the same as columns of Arrow."""
-
-        def chunks(engine: Engine, start: bytes, revision: int) -> Iterator[Columns]:
-            return engine.columns(start, end, revision=revision, keys_only=keys_only)
-
-        return self._pages(start, chunks, lambda chunk: chunk.keys[-1].as_py())
-
-    def _pages(
-        self,
-        key: bytes,
-        read: Callable[[Engine, bytes, int], Iterator[Page]],
-        last_of: Callable[[Page], bytes],
-    ) -> Iterator[Page]:
-        while True:
-            self._tracker.continuity.assure()
-            self._check_epoch()
-            reading = self.reading
-            try:
-                for page in read(self._tracker.engine, key, reading):
-                    check_in_time()
-                    yield page
-                    key = last_of(page) + b"\0"
-                    self._check_epoch()
-                self._tracker.continuity.assure()
-                self._check_epoch()
-                return
-            except CompactedError:
-                self._move_up(reading)
-            except FutureRevisionError:
-                self._look_for_restore()
-                raise
 
     # --- what comes after it ---
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from snapkv.base.waiting import check_in_time
+from snapkv.engine.contract import PAIRS
 from snapkv.reading.sources import Both, both_read, both_scanned
 from snapkv.reading.sources import Source as Moment
 from snapkv.times import When
@@ -130,7 +131,7 @@ def compared(
 
 
 def _all_new(state: Moment, low: bytes, high: bytes) -> Both:
-    for page in state.pairs(low, high):
+    for page in state.pages(PAIRS, low, high):
         for stored, value in zip(page.keys, page.values, strict=True):
             yield stored, None, value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapkv.base.waiting import check_in_time
+from snapkv.engine.contract import PAIRS
 from snapkv.errors import InvalidOptionError
 from snapkv.times import When
 from snapkv.ui.source import Budget, Source
@@ -65,7 +66,7 @@ def search(
     if after is not None:
         low = max(low, source.encode(after) + b"\0")
     base, hits, looked_at = len(source.base) if not source.observed else 0, list[Hit](), 0
-    for page in moment.pairs(low, end, keys_only=where == "keys"):
+    for page in moment.pages(PAIRS, low, end, keys_only=where == "keys"):
         check_in_time()
         values = page.values or [b""] * len(page.keys)
         for stored, value in zip(page.keys, values, strict=True):

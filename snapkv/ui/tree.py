@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from snapkv.engine.contract import PAIRS
 from snapkv.layout import prefix_end
 from snapkv.reading.sources import Source as Moment
 from snapkv.times import When
@@ -118,7 +119,7 @@ def _children(
     base = source.encode(prefix) if prefix else source.base
     last: str | None = None
     while low < end or end == b"\0":
-        pages = moment.pairs(low, end, keys_only=True)
+        pages = moment.pages(PAIRS, low, end, keys_only=True)
         page = next(pages, None)
         if page is None or not page.keys:
             return nodes, None

@@ -228,7 +228,7 @@ def test_a_failed_dump_leaves_what_was_there(
         raise snapkv.CompactedError(1 << 60, 2 << 60)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Moment, "scan", scan)
+        patch.setattr(Moment, "pages", scan)
         assert cli("dump", "d").code == 4
     assert (tmp_path / "d").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "meta"]

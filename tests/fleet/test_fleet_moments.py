@@ -402,7 +402,7 @@ def test_errors_of_iteration_name_the_member(two, monkeypatch):
 
     from snapkv.timeline.moment import Moment
 
-    for name in ("scan", "pairs", "columns", "count"):
+    for name in ("pages", "count"):
         monkeypatch.setattr(Moment, name, fails if name != "count" else lambda *_: next(fails(_)))
     for read in (
         lambda: list(moment.items()),

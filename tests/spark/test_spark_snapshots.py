@@ -211,13 +211,13 @@ def test_columns(spark, store, place, clock):
 def test_values_are_read_only_when_they_are_wanted(store, place, monkeypatch):
     store.commit(puts={"a": b"1"})
     seen = []
-    method = Moment.columns
+    method = Moment.pages
 
     def spied(self, *args, keys_only=False):
         seen.append(keys_only)
         return method(self, *args, keys_only=keys_only)
 
-    monkeypatch.setattr(Moment, "columns", spied)
+    monkeypatch.setattr(Moment, "pages", spied)
     for names, wanted in (("key", True), ("key,mod_version", True), ("key,value", False)):
         assert len(read(place.url, columns=names)) == 1
         assert seen.pop() == wanted, names

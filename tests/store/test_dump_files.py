@@ -170,7 +170,7 @@ def test_a_file_is_replaced_by_a_complete_dump_only(store, dumped, tmp_path, mon
     (tmp_path / "d").write_bytes(b"precious")
     before = sorted(os.listdir(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr(Moment, "scan", scan)
+        patch.setattr(Moment, "pages", scan)
         for name in ("d", "new"):
             with pytest.raises(CompactedError):
                 store.dump(tmp_path / name)
