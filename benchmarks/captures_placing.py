@@ -18,10 +18,14 @@ from pathlib import Path
 import grpc
 import msgpack
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from simulated_captures import SimulatedExecutor
+
 from benchmarks.captures import ROOT, cpu_s, memory_mb, write
 from benchmarks.harness import show
 from benchmarks.scheduler import MESSAGES_PER_TABLE
-from cdcmeta.scheduler import Agent, Cluster, Coordinator, KnownOwner, SimulatedExecutor
+from cdcmeta.scheduler import Agent, Cluster, Coordinator, KnownOwner
 from cdcmeta.scheduler.transport.grpc_post import GrpcPost
 
 TABLES, CAPTURES = 150_000, 8

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from simulated_captures import Durations, InProcessTransport, SimulatedExecutor
 
 from benchmarks.harness import Rival, Row, measure, report
-from cdcmeta.scheduler import (
-    Agent,
-    Cluster,
-    Coordinator,
-    Durations,
-    InProcessTransport,
-    KnownOwner,
-    Limits,
-    SimulatedExecutor,
-)
+from cdcmeta.scheduler import Agent, Cluster, Coordinator, KnownOwner, Limits
 from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import DispatchTable, Envelope
 

@@ -17,17 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from simulated_captures import Durations, InProcessTransport, SimulatedExecutor
+
 from benchmarks.harness import RESULTS, machine
-from cdcmeta.scheduler import (
-    Agent,
-    Cluster,
-    Coordinator,
-    Durations,
-    Envelope,
-    InProcessTransport,
-    KnownOwner,
-    SimulatedExecutor,
-)
+from cdcmeta.scheduler import Agent, Cluster, Coordinator, Envelope, KnownOwner
 
 BEFORE = "32fa41e"
 """The last commit that answers each report with a commit, and each commit with a report."""

@@ -11,7 +11,6 @@ Neither reads a clock, a store or a network. See `docs/scheduler_core.md`;
 
 from cdcmeta.scheduler.agent.agent import Agent
 from cdcmeta.scheduler.agent.executor import ExecutorStatus, TableExecutor
-from cdcmeta.scheduler.agent.simulated import Durations, SimulatedExecutor
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, Step, rebuilt, step
 from cdcmeta.scheduler.core.states import Progress, Role, SetState, TableState, TableStatus, Token
@@ -32,7 +31,6 @@ from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import Coordinator, Tick
 from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import Barrier, Envelope
-from cdcmeta.scheduler.protocol.transport import InProcessTransport, Transport
 
 __all__ = [
     "CANNOT_PROCEED",
@@ -44,11 +42,9 @@ __all__ = [
     "CaptureLost",
     "Cluster",
     "Coordinator",
-    "Durations",
     "Envelope",
     "ExecutorStatus",
     "Found",
-    "InProcessTransport",
     "KnownOwner",
     "Limits",
     "MoveTable",
@@ -61,14 +57,12 @@ __all__ = [
     "Role",
     "Send",
     "SetState",
-    "SimulatedExecutor",
     "Step",
     "TableExecutor",
     "TableState",
     "TableStatus",
     "Tick",
     "Token",
-    "Transport",
     "Watermarks",
     "barrier_of",
     "rebuilt",

@@ -13,7 +13,7 @@ from etcd_server import eventually
 from sampling import SOAK
 
 from cdcmeta.scheduler.runtime import Changefeeds
-from cdcmeta.scheduler.runtime.records import CHECKPOINT, space_of, watermarks_of
+from cdcmeta.scheduler.runtime.records import CHECKPOINT, checkpoint_of, space_of
 from cdcmeta.scheduler.runtime.registration import HUNG_EXIT
 
 from . import ledger
@@ -159,7 +159,7 @@ def check_checkpoints(store, feed):
     """Assert that the stored checkpoint never went back."""
     space = store.space(space_of("default"))
     found = [
-        watermarks_of(version.value).checkpoint
+        checkpoint_of(version.value).watermarks.checkpoint
         for version in space.history(CHECKPOINT + feed.encode())
         if version.value is not None
     ]

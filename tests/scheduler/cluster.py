@@ -6,19 +6,18 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from simulated_captures import Durations, InProcessTransport, SimulatedExecutor
+
 from cdcmeta.scheduler import (
     CANNOT_PROCEED,
     Agent,
     Barrier,
     Cluster,
     Coordinator,
-    Durations,
     Envelope,
-    InProcessTransport,
     KnownOwner,
     Limits,
     SetState,
-    SimulatedExecutor,
     Token,
     Watermarks,
 )

@@ -1,6 +1,8 @@
 """An agent with a simulated executor, told what to do by hand."""
 
-from cdcmeta.scheduler import Agent, Durations, KnownOwner, Progress, SimulatedExecutor, Token
+from simulated_captures import Durations, SimulatedExecutor
+
+from cdcmeta.scheduler import Agent, KnownOwner, Progress, Token
 from cdcmeta.scheduler.protocol.messages import HeartbeatResponse
 
 from .speaking import OWNER, REVISION, asks, commit, prepare, statuses

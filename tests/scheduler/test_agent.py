@@ -1,8 +1,9 @@
 """Facts 4: an agent over the simulated executor."""
 
 import pytest
+from simulated_captures import Durations
 
-from cdcmeta.scheduler import Durations, Progress, TableState, TableStatus
+from cdcmeta.scheduler import Progress, TableState, TableStatus
 
 from .node import G1, G2, G3, LATER, SLOW, Node
 from .speaking import START, commit, prepare, remove

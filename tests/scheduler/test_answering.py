@@ -1,18 +1,10 @@
 """Facts 4: what an agent tells owners: heartbeats, leaving, new owners."""
 
 import pytest
+from simulated_captures import Durations, SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler import (
-    Agent,
-    Barrier,
-    Durations,
-    ExecutorStatus,
-    KnownOwner,
-    Progress,
-    SimulatedExecutor,
-    Token,
-)
+from cdcmeta.scheduler import Agent, Barrier, ExecutorStatus, KnownOwner, Progress, Token
 from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat, HeartbeatResponse, Sync
 
 from .node import G1, G2, G3, SLOW, Node
@@ -141,9 +133,10 @@ def test_a_new_owner_is_told_all():
     assert (header.to, header.owner_revision, header.capture_epoch) == ("new", 10, 3)
     assert isinstance(body, Sync)
     assert body.version == "7"
-    assert body.running() == ["replicating"]
-    assert sorted(body.adding()) == ["prepared", "preparing"]
-    assert body.removing() == ["stopping"]
+    assert sorted((each.table, each.state.name.lower()) for each in body.tables) == [
+        *(("prepared", "prepared"), ("preparing", "preparing")),
+        *(("replicating", "replicating"), ("stopping", "stopping")),
+    ]
     assert {each.token for each in body.tables} == {G1, G2}
 
 

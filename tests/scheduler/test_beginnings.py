@@ -1,17 +1,10 @@
 """Where tables begin, who is an owner, and watermarks that are not stored yet."""
 
 import pytest
+from simulated_captures import Durations, SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler import (
-    CANNOT_PROCEED,
-    Agent,
-    Cluster,
-    Coordinator,
-    Durations,
-    KnownOwner,
-    SimulatedExecutor,
-)
+from cdcmeta.scheduler import CANNOT_PROCEED, Agent, Cluster, Coordinator, KnownOwner
 from cdcmeta.scheduler.protocol.fencing import Verdict
 from cdcmeta.scheduler.protocol.messages import Announce, Envelope, Header, Sync
 

@@ -1,8 +1,9 @@
 """Heartbeats cost what changes: brief answers, the rest that they stand for, and what tells it."""
 
 import pytest
+from simulated_captures import Durations
 
-from cdcmeta.scheduler import Durations, Limits, Progress, TableState, Token
+from cdcmeta.scheduler import Limits, Progress, TableState, Token
 from cdcmeta.scheduler.core.coverage import Coverage, Digest, mark
 from cdcmeta.scheduler.core.states import Rest
 from cdcmeta.scheduler.protocol.messages import Heartbeat, HeartbeatResponse

@@ -1,8 +1,9 @@
 """Captures on which nothing can begin, tables that hang, owners that sleep: in nobody's way."""
 
 import pytest
+from simulated_captures import Durations, InProcessTransport
 
-from cdcmeta.scheduler import Durations, InProcessTransport, Limits
+from cdcmeta.scheduler import Limits
 
 from .cluster import TICK_US, Pipelines, SimCluster
 

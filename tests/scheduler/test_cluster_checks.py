@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from simulated_captures import SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import (
@@ -12,7 +13,6 @@ from cdcmeta.scheduler import (
     Coordinator,
     KnownOwner,
     Limits,
-    SimulatedExecutor,
     TableState,
     Token,
 )

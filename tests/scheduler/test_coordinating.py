@@ -3,17 +3,10 @@
 import math
 
 import pytest
+from simulated_captures import SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler import (
-    Agent,
-    Barrier,
-    Cluster,
-    Coordinator,
-    KnownOwner,
-    Limits,
-    SimulatedExecutor,
-)
+from cdcmeta.scheduler import Agent, Barrier, Cluster, Coordinator, KnownOwner, Limits
 from cdcmeta.scheduler.protocol.messages import Envelope, Header, Heartbeat
 
 from .cluster import TICK_US, SimCluster

@@ -1,15 +1,14 @@
 """An agent and executors that cannot now, fail, end tables by themselves, or have a barrier."""
 
 import pytest
+from simulated_captures import Durations, SimulatedExecutor
 
 from cdcmeta.scheduler import (
     Agent,
     Barrier,
-    Durations,
     ExecutorStatus,
     KnownOwner,
     Progress,
-    SimulatedExecutor,
     TableState,
     Token,
 )

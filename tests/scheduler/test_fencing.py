@@ -6,16 +6,10 @@ revision are refused, not a panic.
 """
 
 import pytest
+from simulated_captures import SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler import (
-    Agent,
-    Coordinator,
-    KnownOwner,
-    SimulatedExecutor,
-    TableState,
-    Token,
-)
+from cdcmeta.scheduler import Agent, Coordinator, KnownOwner, TableState, Token
 from cdcmeta.scheduler.core.tasks import AddRequest
 from cdcmeta.scheduler.protocol.fencing import Verdict, agent_accepts, owner_accepts
 from cdcmeta.scheduler.protocol.messages import (

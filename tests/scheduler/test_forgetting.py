@@ -1,8 +1,9 @@
 """An agent remembers some tables that ended one by one, and of the others the newest token."""
 
 import pytest
+from simulated_captures import Durations
 
-from cdcmeta.scheduler import Durations, Progress, Token
+from cdcmeta.scheduler import Progress, Token
 from cdcmeta.scheduler.agent import agent
 from cdcmeta.scheduler.protocol.messages import DispatchTableResponse
 

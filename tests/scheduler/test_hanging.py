@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import pytest
+from simulated_captures import Durations
 
-from cdcmeta.scheduler import AbandonTable, Durations, Limits, SetState
+from cdcmeta.scheduler import AbandonTable, Limits, SetState
 from cdcmeta.scheduler.core.policies import drain
 
 from .cluster import TICK_US, SimCluster

@@ -1,18 +1,10 @@
 """What hangs, takes long or fails: everybody else comes, leaves and goes on nevertheless."""
 
 import pytest
+from simulated_captures import Durations
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler import (
-    Barrier,
-    Cluster,
-    Coordinator,
-    Durations,
-    Limits,
-    Progress,
-    TableState,
-    Token,
-)
+from cdcmeta.scheduler import Barrier, Cluster, Coordinator, Limits, Progress, TableState, Token
 from cdcmeta.scheduler.core.policies import drain, rebalance
 
 from .cluster import TICK_US, Pipelines, SimCluster

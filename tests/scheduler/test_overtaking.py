@@ -6,8 +6,9 @@ start that one, so the owner has to wait longer the next time.
 
 import pytest
 from sampling import SOAK
+from simulated_captures import InProcessTransport
 
-from cdcmeta.scheduler import AddRequest, InProcessTransport
+from cdcmeta.scheduler import AddRequest
 from cdcmeta.scheduler.core.preparing import LOST_MAX
 from cdcmeta.scheduler.protocol.messages import DispatchTable, DispatchTableResponse
 

@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 import pytest
 from sampling import SOAK
+from simulated_captures import Durations, InProcessTransport
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler import Barrier, Durations, InProcessTransport, Limits, barrier_of
+from cdcmeta.scheduler import Barrier, Limits, barrier_of
 from cdcmeta.scheduler.owner.captures import CaptureState
 
 from .cluster import STEPS, TICK_US, SimCluster

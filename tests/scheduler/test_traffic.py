@@ -3,16 +3,9 @@
 import random
 
 import pytest
+from simulated_captures import Durations, InProcessTransport
 
-from cdcmeta.scheduler import (
-    AddRequest,
-    Durations,
-    InProcessTransport,
-    Limits,
-    Progress,
-    RemoveRequest,
-    Send,
-)
+from cdcmeta.scheduler import AddRequest, Limits, Progress, RemoveRequest, Send
 from cdcmeta.scheduler.agent import agent, table_state
 from cdcmeta.scheduler.owner.coordinator import Outbox
 from cdcmeta.scheduler.protocol.messages import Announce, DispatchTable, DispatchTableResponse

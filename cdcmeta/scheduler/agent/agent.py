@@ -45,9 +45,7 @@ class Agent:
     `KnownOwner()` without one. Read the owner after registering, so that an owner deposed before
     that cannot assign tables.
 
-    >>> from cdcmeta.scheduler import Agent, KnownOwner, SimulatedExecutor
-    >>> Agent("c1", SimulatedExecutor(), epoch=3, owner=KnownOwner()).tick([])
-    []
+    `docs/scheduler_core.md` has an example.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cdcmeta.scheduler.core.states import Rest, TableState, TableStatus, Token
+from cdcmeta.scheduler.core.states import Rest, TableStatus, Token
 from cdcmeta.scheduler.core.tasks import Request
 
 
@@ -38,20 +38,6 @@ class Sync(NamedTuple):
     """The version of the capture's software."""
     tables: tuple[TableStatus, ...]
     is_stopping: bool = False
-
-    def running(self) -> list[str]:
-        """Return the tables that it replicates."""
-        return [each.table for each in self.tables if each.state is TableState.REPLICATING]
-
-    def adding(self) -> list[str]:
-        """Return the tables that it prepares, or has prepared."""
-        states = (TableState.PREPARING, TableState.PREPARED)
-        return [each.table for each in self.tables if each.state in states]
-
-    def removing(self) -> list[str]:
-        """Return the tables that it stops."""
-        states = (TableState.STOPPING, TableState.STOPPED)
-        return [each.table for each in self.tables if each.state in states]
 
 
 class Heartbeat(NamedTuple):

@@ -286,11 +286,6 @@ def encoded_watermarks(watermarks: Watermarks, created: int, epoch: int | None =
     return _encoded({**watermarks._asdict(), "created": created, **named})
 
 
-def watermarks_of(raw: bytes) -> Watermarks:
-    """Return the progress in the record of a checkpoint."""
-    return checkpoint_of(raw).watermarks
-
-
 def checkpoint_of(raw: bytes) -> Checkpoint:
     """Return a checkpoint from its record."""
     found = _decoded(raw)

@@ -1,14 +1,17 @@
-"""An executor without real tables: each step takes a configured time."""
+"""Captures without real tables or a network, for tests and benchmarks of the scheduler's core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import heapq
+import random
+from collections.abc import Callable, Collection, Iterable
+from itertools import count
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.agent.executor import ExecutorStatus
-from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
-from cdcmeta.scheduler.protocol.messages import NO_BARRIER, Barrier
+from cdcmeta.scheduler import Barrier, Envelope, ExecutorStatus, Progress, TableState, Token
+
+NO_BARRIER, NO_PROGRESS = Barrier(), Progress()
 
 
 class Durations(NamedTuple):
@@ -35,7 +38,7 @@ class SimulatedExecutor:
     checkpoint follows `source(table)`; `durations(table)` is how long its steps take. No table is
     replicated beyond `barrier()`: pass `barrier=lambda: agent.barrier`.
 
-    >>> from cdcmeta.scheduler import SimulatedExecutor, Token
+    >>> from cdcmeta.scheduler import Token
     >>> executor = SimulatedExecutor()
     >>> executor.add_table("t", 5, Token(1, 1), is_prepare=True)
     True
@@ -58,7 +61,9 @@ class SimulatedExecutor:
         self._failed: set[str] = set()
         self.now = 0
 
-    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
+    def add_table(
+        self, table: str, start_ts: int, token: Token | None = None, *, is_prepare: bool
+    ) -> bool:
         """Begin to prepare or replicate. Raises `InvalidArgumentError` for an invalid start."""
         if start_ts < 0:
             raise InvalidArgumentError(f"{table!r} cannot start at {start_ts}")
@@ -155,9 +160,82 @@ class SimulatedExecutor:
     def _allowed(self, table: str, until: int) -> int:
         """Return how far a table may go now."""
         barrier = self._barrier()
-        if barrier is NO_BARRIER:
+        if barrier == NO_BARRIER:
             return until
         if barrier is not self._bounded:
             self._bounded, self._bounds = barrier, dict(barrier.tables)
         bounds = (barrier.everywhere, self._bounds.get(table, 0))
         return min(until, *filter(None, bounds)) if any(bounds) else until
+
+
+class InProcessTransport:
+    """A transport in memory, with time as an argument (microseconds).
+
+    `delay_us(rng)` returns how long a message takes: with different delays messages overtake each
+    other. `loss` and `doubling` are probabilities; `is_cut(sender, to)` returns whether a sender
+    cannot reach a receiver. At most `waiting_max` messages wait for each receiver, more are lost.
+
+    >>> InProcessTransport().receive("c1", now=0)
+    []
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: random.Random | None = None,
+        delay_us: Callable[[random.Random], int] = lambda rng: 0,
+        loss: float = 0.0,
+        doubling: float = 0.0,
+        waiting_max: int = 1_000_000,
+    ) -> None:
+        for chance in (loss, doubling):
+            if not 0 <= chance <= 1:
+                raise InvalidArgumentError(
+                    f"loss and doubling are probabilities from 0 to 1, not {chance!r}"
+                )
+        self._rng = rng or random.Random()
+        self._delay_us, self.loss, self.doubling = delay_us, loss, doubling
+        self._waiting_max = waiting_max
+        self.is_cut: Callable[[str, str], bool] = lambda sender, to: False
+        self._waiting: dict[str, list[tuple[int, int, Envelope]]] = {}
+        self._order = count()
+        self.lost = 0
+        """How many messages did not arrive."""
+
+    def send(self, envelopes: Iterable[Envelope], now: int) -> None:
+        """Send envelopes; O(log waiting) each."""
+        for envelope in envelopes:
+            header = envelope.header
+            if self.is_cut(header.sender, header.to) or self._happens(self.loss):
+                self.lost += 1
+                continue
+            self._put(envelope, now)
+            if self._happens(self.doubling):
+                self._put(envelope, now)
+
+    def receive(self, name: str, now: int) -> list[Envelope]:
+        """Return the messages that have arrived, in order; O(messages x log waiting)."""
+        waiting = self._waiting.get(name, [])
+        arrived = []
+        while waiting and waiting[0][0] <= now:
+            arrived.append(heapq.heappop(waiting)[2])
+        return arrived
+
+    def forget(self, name: str) -> None:
+        """Drop the messages for a receiver whose process has ended."""
+        self._waiting.pop(name, None)
+
+    def waiting(self) -> int:
+        """Return how many messages are under way."""
+        return sum(len(waiting) for waiting in self._waiting.values())
+
+    def _put(self, envelope: Envelope, now: int) -> None:
+        waiting = self._waiting.setdefault(envelope.header.to, [])
+        if len(waiting) >= self._waiting_max:
+            self.lost += 1
+            return
+        at = now + self._delay_us(self._rng)
+        heapq.heappush(waiting, (at, next(self._order), envelope))
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self._rng.random() < chance
