@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from snapkv.base.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import MAX_CLOCK_SKEW_S, Clock, HybridClock, SystemClock
