@@ -20,7 +20,7 @@ from snapkv.cli.progress import patience
 from snapkv.cli.terminal import tell_warning
 from snapkv.hooks import Hooks
 from snapkv.location import DEFAULT_NAME, Location
-from snapkv.store.observe import Reads, open_to_read
+from snapkv.store.observe import Keys, open_to_read
 from snapkv.store.open import STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
@@ -269,7 +269,7 @@ class StoreOptions:
             yield store
 
     @contextmanager
-    def readable(self) -> Iterator[Reads]:
+    def readable(self) -> Iterator[Keys]:
         """Open the store, or with --observe the keys under that prefix, for reading."""
         if self.observe is not None and self.archive is not None:
             raise CommandError(

@@ -23,7 +23,7 @@ from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 from snapkv.times import dated
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from snapkv.fleet.archived import Reached
 
 Found = TypeVar("Found")
-ReadSpan = Callable[[Reads, int | None, int], Iterator[Found]]
-"""Reads the times in (since, until] of an open member."""
+ReadSpan = Callable[[Keys, int | None, int], Iterator[Found]]
+"""Keys the times in (since, until] of an open member."""
 
 
 class Connection(Link):
@@ -115,7 +115,7 @@ class Connection(Link):
     def _begun(self, read: ReadSpan[Found], since: int | None, until: int) -> Iterator[Found]:
         """Return what a function yields from the engine, after its first step."""
 
-        def first(reads: Reads) -> Iterator[Found]:
+        def first(reads: Keys) -> Iterator[Found]:
             self._check_same(reads)
             return begun(read(reads, since, until))
 
@@ -208,7 +208,7 @@ class Connection(Link):
         self._know(newest)
         return newest
 
-    def _newest(self, reads: Reads) -> int:
+    def _newest(self, reads: Keys) -> int:
         newest = _head(reads).timestamp
         self.check_history(reads)
         return newest
@@ -333,7 +333,7 @@ class Connection(Link):
         except SnapKVError as e:
             raise named(e, self.name)  # noqa: B904
 
-    def _pinned(self, reads: Reads, timestamp: int) -> Pin:
+    def _pinned(self, reads: Keys, timestamp: int) -> Pin:
         core = reads.reader
         core.check_open()
         self._agreement.confirm(core)
@@ -404,7 +404,7 @@ def _manifest(archive: Reader) -> Manifest:
     return manifest
 
 
-def _head(reads: Reads) -> Mark:
+def _head(reads: Keys) -> Mark:
     """Return the newest commit or tick, of an archive as it is now."""
     core = reads.reader
     core.check_open()

@@ -17,7 +17,7 @@ from snapkv.fleet.member import named
 from snapkv.fleet.token import Place, check_store
 from snapkv.layout import Mark
 from snapkv.model import Changes
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 from snapkv.times import TIMESTAMP_MAX
 
 RETRY_S_MIN = 0.1
@@ -49,7 +49,7 @@ class Group(Protocol):
 
 
 class Follower:
-    """Reads the watch of one member in a thread; `FleetWatch` has the lock that it changes under.
+    """Keys the watch of one member in a thread; `FleetWatch` has the lock that it changes under.
 
     The thread ends when nothing refers to the `FleetWatch` any more, or with `close`.
     `progress` is the timestamp up to which all its changes are in the queue or were taken. `held`
@@ -211,7 +211,7 @@ class Follower:
         if self._closed:
             watch.close()
 
-    def _opened(self, reads: Reads) -> Any:
+    def _opened(self, reads: Keys) -> Any:
         timeline, place = reads.reader.timeline, self._place
         self._head = timeline.head().timestamp
         if place is not None:

@@ -27,7 +27,7 @@ from snapkv.fleet.agreement import RESTORED, Agreement
 from snapkv.fleet.member import Member, archive_of, location_of, naming
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
-from snapkv.store.observe import Reads, open_to_read
+from snapkv.store.observe import Keys, open_to_read
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.tracker import Tracker
@@ -99,7 +99,7 @@ class Link:
         self.waits = True  # for a network or a disk: then members are asked in parallel
         self.store_id: bytes | None = None
         self._epoch = self._created = 0  # of the history that the open store had at first
-        self._reads: Reads | None = member.opened
+        self._reads: Keys | None = member.opened
         self._tracker: Tracker | None = None  # of a store whose times are plain: a hot path
         self._whole: WholeArchive | None = None  # of an archive alone that is not opened
         self._reached = 0  # the number of its newest manifest
@@ -126,7 +126,7 @@ class Link:
         """The member's name."""
         return self.member.name
 
-    def reads(self) -> Reads:
+    def reads(self) -> Keys:
         """Return the open member; raises what opening raises, for `away_s` without trying again."""
         if self._reads is not None:
             return self._reads
@@ -146,7 +146,7 @@ class Link:
                     raise
             return self._reads
 
-    def _follow(self, reads: Reads) -> None:
+    def _follow(self, reads: Keys) -> None:
         """Take the history that an open member has now as that of the fleet."""
         core, member = reads.reader, self.member
         tracker = core.timeline.tracker
@@ -186,7 +186,7 @@ class Link:
 
     def in_archive(
         self,
-        reads: Reads | None,
+        reads: Keys | None,
         timestamp: int,
         revision: int,
         mark: Mark | None,
@@ -216,7 +216,7 @@ class Link:
         earliest = why.earliest if why.unit == "timestamp" else None
         raise CompactedError(timestamp, earliest, archive=engine.archived)
 
-    def _identified(self, reads: Reads) -> None:
+    def _identified(self, reads: Keys) -> None:
         """Close a store that was opened, unless it is the one that the fleet knows by that name."""
         try:
             self._identify(reads.reader.format.store_id)
@@ -290,7 +290,7 @@ class Link:
             reads is not None and reads.reader.timeline.tracker.newest.ordinal <= CREATION_ORDINAL
         )
 
-    def ask(self, read: Callable[[Reads], Found]) -> Found:
+    def ask(self, read: Callable[[Keys], Found]) -> Found:
         """Return what a function reads from the open member, within the time of a call.
 
         Raises what it raises; errors name the member. After one that did not answer, calls fail
@@ -305,7 +305,7 @@ class Link:
             self._note_away(e)
             raise
 
-    def check_history(self, reads: Reads) -> None:
+    def check_history(self, reads: Keys) -> None:
         """Raise `StoreRestoredError` if the engine was restored since the fleet opened it.
 
         No round trip, but after the archive beside it has answered.
@@ -325,7 +325,7 @@ class Link:
         with naming(self.name):
             self._agreement.show(kept.reader, engine, timestamp, mark)
 
-    def _check_same(self, reads: Reads) -> None:
+    def _check_same(self, reads: Keys) -> None:
         """Raise `StoreRestoredError` if the engine turns out to be restored; 0 or 1 round trip."""
         reads.reader.timeline.tracker.continuity.assure()
         self.check_history(reads)

@@ -13,14 +13,14 @@ from snapkv.fleet.merged import in_order
 from snapkv.model import Commit, Difference
 from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as log_of
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 
 
 class MemberLogged(NamedTuple):
     """A commit of a member's log; `reads` is the member, which knows what it changed."""
 
     member: str
-    reads: Reads
+    reads: Keys
     logged: Logged
 
     @property
@@ -46,7 +46,7 @@ def logs(
     `wanted` are further arguments of `snapkv.reading.log.log`, and each member costs as that.
     """
 
-    def read(reads: Reads, low: int | None, high: int) -> Iterator[tuple[Reads, Logged]]:
+    def read(reads: Keys, low: int | None, high: int) -> Iterator[tuple[Keys, Logged]]:
         found = log_of(reads, low, high, newest_first=newest_first, **wanted)
         return ((reads, each) for each in found)
 
@@ -69,7 +69,7 @@ def differences_in(members: Members, each: MemberLogged) -> Iterator[Difference[
     """
     last: Any = None
 
-    def read(reads: Reads) -> Iterator[Difference[Any]]:
+    def read(reads: Keys) -> Iterator[Difference[Any]]:
         nonlocal last
         for found in differences_of(reads, each.logged):
             if last is None or found.key > last:

@@ -18,7 +18,7 @@ from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Seen
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 
 Step = TypeVar("Step")
 
@@ -55,7 +55,7 @@ class MemberSteps(Iterator[Step]):
 def versions(members: Members, span: Span, key: str) -> MemberSteps[MemberVersion]:
     """Return the versions of a key, see `Fleet.history`."""
 
-    def read(reads: Reads, low: int | None, high: int) -> Iterator[Version]:
+    def read(reads: Keys, low: int | None, high: int) -> Iterator[Version]:
         return reads.history(key, since=low, until=high)
 
     able = {
@@ -70,7 +70,7 @@ def versions(members: Members, span: Span, key: str) -> MemberSteps[MemberVersio
 def commits(members: Members, span: Span) -> MemberSteps[MemberCommit]:
     """Return the commits and ticks, see `Fleet.commits`."""
 
-    def read(reads: Reads, low: int | None, high: int) -> Iterator[Commit]:
+    def read(reads: Keys, low: int | None, high: int) -> Iterator[Commit]:
         return _history.commits(reads.reader, low, high, None, newest_first=False)
 
     found = in_order(members, span.ends, span.since, read, lambda commit: commit.ts)

@@ -14,7 +14,7 @@ from snapkv.fleet.source import MemberSource
 from snapkv.layout import Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 from snapkv.timeline.moment import Moment
 from snapkv.times import dated
 
@@ -73,7 +73,7 @@ class Pin:
         self,
         connection: Link,
         state: State,
-        reads: Reads | None = None,
+        reads: Keys | None = None,
         moment: Moment | None = None,
         seen: Seen | None = None,
         timestamp: int = 0,

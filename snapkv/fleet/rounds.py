@@ -31,7 +31,7 @@ from snapkv.fleet.members import Members
 from snapkv.fleet.pin import LATE, Pin
 from snapkv.layout import ROUND_META
 from snapkv.model import Scalar
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 
 LOOKS_MAX = 8
 """A moment looks for a round in so many ticks of the slowest member, at most."""
@@ -124,7 +124,7 @@ def _round_of(pin: Pin) -> tuple[Scalar, Scalar] | None:
     return (meta[TICKER], meta[ROUND]) if meta and TICKER in meta and ROUND in meta else None
 
 
-def _confirmed(reads: Reads, pin: Pin, common: int, ticker: Scalar) -> Mapping[str, Scalar] | None:
+def _confirmed(reads: Keys, pin: Pin, common: int, ticker: Scalar) -> Mapping[str, Scalar] | None:
     """Return the meta of the tick that records the bounds of a ticker's round."""
     assert pin.moment is not None
     timeline, mark = reads.reader.timeline, pin.moment.mark

@@ -11,7 +11,7 @@ from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.store.observe import Reads, open_to_read
+from snapkv.store.observe import Keys, open_to_read
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 
@@ -76,7 +76,7 @@ def absolute_archive(url: str) -> str:
     return url
 
 
-_opened: OrderedDict[Location, Reads] = OrderedDict()
+_opened: OrderedDict[Location, Keys] = OrderedDict()
 
 
 def opened(location: Location) -> Reader:

@@ -15,7 +15,6 @@ from snapkv.spark import errors
 from snapkv.spark.archived import changes_tasks
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.location import opened
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, LATEST, SNAPSHOT, Options, span_of
 from snapkv.spark.pinned import Commits, Present, moment_of, present_in, range_of, verified_reader
 from snapkv.spark.source_options import SourceOptions
@@ -26,6 +25,7 @@ from snapkv.spark.tasks import (
     SnapshotTask,
     Task,
 )
+from snapkv.store.observe import open_to_read
 
 
 def present_of(options: SourceOptions) -> Present:
@@ -33,8 +33,8 @@ def present_of(options: SourceOptions) -> Present:
 
     Raises `SourceError`.
     """
-    with coded():
-        return present_in(opened(options.location))
+    with coded(), open_to_read(options.location) as opened:
+        return present_in(opened.reader)
 
 
 def located(options: Options) -> tuple[Options, Present]:
@@ -42,10 +42,9 @@ def located(options: Options) -> tuple[Options, Present]:
 
     Two round trips. Raises `SourceError`.
     """
-    with coded():
-        reader = opened(options.location)
-        location = replace(options.location, name=reader.layout.name)
-        return replace(options, location=location), present_in(reader)
+    with coded(), open_to_read(options.location) as opened:
+        location = replace(options.location, name=opened.reader.layout.name)
+        return replace(options, location=location), present_in(opened.reader)
 
 
 def pin(options: Options, present: Present) -> Commits:

@@ -19,7 +19,7 @@ from snapkv.store.open import Settings, open, opened
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import RING_SLOTS
 
-Reads = SnapshotKV | Observed[str]
+Keys = SnapshotKV | Observed[str]
 """Text keys that can be read as of any moment."""
 
 OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout", "hooks")
@@ -75,7 +75,7 @@ def observe(
         ) from e
 
 
-def open_to_read(location: Location, **options: Any) -> Reads:
+def open_to_read(location: Location, **options: Any) -> Keys:
     """Open what exists at a location, to read it; `options` as for `open`. Raises as that."""
     options |= location.options
     if location.prefix is not None:

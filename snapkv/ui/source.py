@@ -14,7 +14,7 @@ from snapkv.reading.observed import Observed
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, end_of_ms, is_digits, physical_ms, revision_of, understood
@@ -64,7 +64,7 @@ class Source:
     restore. The values of keys below the prefixes of `redaction` are never shown.
     """
 
-    keys: Reads
+    keys: Keys
     words: Sequence[str] = ()
     writable: bool = False
     redaction: Redaction = field(default_factory=Redaction)

@@ -10,7 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from snapkv.store.observe import Reads
+from snapkv.store.observe import Keys
 from snapkv.ui import FleetSite, Rendering, Site, Source, ui_server
 from snapkv.web import Login
 
@@ -23,7 +23,7 @@ class Served:
 
     def __init__(
         self,
-        keys: Reads,
+        keys: Keys,
         *,
         rendering: Rendering | None = None,
         extra_views: Any = (),

@@ -13,8 +13,8 @@ from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, limits
 from snapkv.spark.errors import SourceError, of_member
-from snapkv.spark.fleets.description import Described, location_of_member
 from snapkv.spark.fleets.offset import At, FleetOffset
+from snapkv.spark.fleets.pinned import Described, location_of_member
 from snapkv.spark.fleets.planning import in_parallel, reading
 from snapkv.spark.fleets.tasks import MemberTask
 from snapkv.spark.limits import Limit, Size
@@ -22,7 +22,7 @@ from snapkv.spark.offset import Offset
 from snapkv.spark.options import Options
 from snapkv.spark.schema import Schema
 from snapkv.spark.stream import DATA_LOSS, ChangesReader
-from snapkv.store.observe import Reads, open_to_read
+from snapkv.store.observe import Keys, open_to_read
 
 
 class MemberBatches:
@@ -124,7 +124,7 @@ def _changed(first: FleetOffset, last: FleetOffset) -> Sequence[str]:
     return [name for name, at in sorted(ends.items()) if delivers or at != first.of(name)]
 
 
-def _opened(member: Member) -> tuple[Reads, Location]:
+def _opened(member: Member) -> tuple[Keys, Location]:
     location = location_of_member(member)
     try:
         return open_to_read(location), location

@@ -11,9 +11,8 @@ from snapkv.fleet.behind import allowed
 from snapkv.fleet.finality import Policy
 from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Pin
-from snapkv.spark.fleets.description import Described, opened
 from snapkv.spark.fleets.offset import At, FleetOffset
-from snapkv.spark.fleets.pinned import last_pins
+from snapkv.spark.fleets.pinned import Described, last_pins, opened
 
 ALL = "all"
 LATE = ("behind", "missing")

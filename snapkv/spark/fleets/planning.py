@@ -21,7 +21,7 @@ from snapkv.spark.options import HISTORY, SNAPSHOT, Options
 from snapkv.spark.pinned import RESTORED, Commits, Present, holds, range_of
 from snapkv.spark.reader import plan
 from snapkv.spark.timing import exact
-from snapkv.store.observe import Reads, open_to_read
+from snapkv.store.observe import Keys, open_to_read
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -70,7 +70,7 @@ def own_options(options: Options, cut: Cut, member: Member, location: Location) 
 
 @contextmanager
 def reading(
-    opened: Reads, location: Location, store: bytes, mark: Mark
+    opened: Keys, location: Location, store: bytes, mark: Mark
 ) -> Iterator[tuple[Reader, Location]]:
     """Give an open member's reader, and its location with its store's name; close it at the end.
 

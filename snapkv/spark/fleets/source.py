@@ -12,8 +12,7 @@ from snapkv.errors import another
 from snapkv.spark import errors
 from snapkv.spark.connect import check_fleet_pinned
 from snapkv.spark.errors import SourceError
-from snapkv.spark.fleets.description import described
-from snapkv.spark.fleets.pinned import Cut, cut_of
+from snapkv.spark.fleets.pinned import Cut, cut_of, described
 from snapkv.spark.fleets.planning import planned
 from snapkv.spark.fleets.stream import FleetStream
 from snapkv.spark.fleets.tasks import FleetReader

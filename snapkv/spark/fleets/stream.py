@@ -14,10 +14,10 @@ from snapkv.errors import MembersBehindError
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.fleets.batches import MemberBatches
-from snapkv.spark.fleets.description import Described
 from snapkv.spark.fleets.frontier import ALL, Frontier
 from snapkv.spark.fleets.offset import FleetOffset
 from snapkv.spark.fleets.options import policy_of
+from snapkv.spark.fleets.pinned import Described
 from snapkv.spark.fleets.tasks import MemberTask, member_batches
 from snapkv.spark.limits import LIMITS_KNOWN, AvailableNow, Limit, default_limit, limit_of
 from snapkv.spark.micro_batches import IDLE_S, Idle

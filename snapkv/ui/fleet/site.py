@@ -14,7 +14,7 @@ from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, chosen, location_of, named
 from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction
-from snapkv.store.observe import Reads, open_to_read
+from snapkv.store.observe import Keys, open_to_read
 from snapkv.ui.context import BUDGET_S, Membership, Site
 from snapkv.ui.contributed import ExtraViews, installed
 from snapkv.ui.rendered import Rendering
@@ -53,7 +53,7 @@ class FleetSite:
         if self.extra_views is None:
             self.extra_views = installed()
         self._sites: dict[tuple[str, bool], Site] = {}
-        self._joined: list[Reads] = []
+        self._joined: list[Keys] = []
         self._locks = {name: threading.Lock() for name in self.names}
 
     @property
@@ -84,7 +84,7 @@ class FleetSite:
         """Return whether the values of a key are redacted."""
         return bool(self.redaction.prefixes) and self.redaction.covers(key)
 
-    def source_of(self, member: str, keys: Reads) -> Source:
+    def source_of(self, member: str, keys: Keys) -> Source:
         """Return the open keys of a member as its pages read them."""
         described = self.fleet.member(member)
         writable = self.writable and kind_of(described) == "store"
@@ -110,7 +110,7 @@ class FleetSite:
         except SnapKVError as e:
             raise named(e, member)  # noqa: B904  (the same error)
 
-    def _site(self, connection: Connection, kept: Reads | None) -> Site:
+    def _site(self, connection: Connection, kept: Keys | None) -> Site:
         """Return the site that was made before, or a new one: of the engine, or of its archive."""
         place = connection.name, kept is not None
         with self._locks[connection.name]:
@@ -132,7 +132,7 @@ class FleetSite:
             )
             return found
 
-    def _opened(self, connection: Connection) -> Reads:
+    def _opened(self, connection: Connection) -> Keys:
         """Return the open keys of a member; those of a store with an archive with that below it."""
         member = connection.member
         if member.archive is None:
