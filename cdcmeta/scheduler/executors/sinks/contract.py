@@ -15,11 +15,11 @@ of each table, too, and compares it first:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from cdcmeta.errors import SinkError
-from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.core.states import NO_TOKEN, Token
 from snapkv import Changes
 
 NAME_IN_URL = "*"
@@ -45,6 +45,51 @@ class Reached(NamedTuple):
     checkpoint: int
     origin: Origin | None = None
     """None in what was written without one."""
+
+    @classmethod
+    def read(cls, token: Iterable[Any], checkpoint: Any, origin: Any) -> Reached:
+        """Return what the fields of a sink's record have; `origin` is () in one without.
+
+        Raises `ValueError`, `TypeError`.
+        """
+        owner, number = token
+        whose = None
+        if origin != ():
+            place, created = origin
+            whose = Origin(str(place), int(created))
+        return cls(Token(int(owner), int(number)), int(checkpoint), whose)
+
+
+class Claim(NamedTuple):
+    """The claim to a table of one assignment, of one changefeed: what a writer writes under."""
+
+    table: str
+    token: Token
+    origin: Origin | None
+
+    def counting(self, kept: Reached) -> Reached:
+        """Return what counts of what a sink keeps: nothing that an earlier changefeed wrote.
+
+        Raises `SinkError` if this assignment may not write.
+        """
+        theirs, origin = kept.origin, self.origin
+        if origin is not None and theirs is not None and origin != theirs:
+            if origin.place != theirs.place:
+                raise foreign(self.table, theirs, origin)
+            if origin.created > theirs.created:
+                return NOTHING
+            raise SinkError(
+                f"{self.table!r} belongs to a changefeed of the same id that was created later, at "
+                f"revision {theirs.created} instead of {origin.created}",
+                "fenced",
+            )
+        if kept.token > self.token:
+            raise fenced(self.table, kept.token)
+        return kept
+
+
+NOTHING = Reached(NO_TOKEN, 0)
+"""What a sink without a record of a table keeps."""
 
 
 class TableWriter(Protocol):
@@ -92,26 +137,6 @@ class Sink(Protocol):
     def close(self) -> None:
         """Free what the writers share."""
         ...
-
-
-def is_earlier(table: str, kept: Reached, token: Token, origin: Origin | None) -> bool:
-    """Return whether an earlier changefeed wrote what a sink keeps: its checkpoint does not count.
-
-    `token` and `origin` are those of the writer. Raises `SinkError` if it may not write.
-    """
-    if origin is not None and kept.origin is not None and origin != kept.origin:
-        if origin.place != kept.origin.place:
-            raise foreign(table, kept.origin, origin)
-        if origin.created > kept.origin.created:
-            return True
-        raise SinkError(
-            f"{table!r} belongs to a changefeed of the same id that was created later, at revision "
-            f"{kept.origin.created} instead of {origin.created}",
-            "fenced",
-        )
-    if kept.token > token:
-        raise fenced(table, kept.token)
-    return False
 
 
 def foreign(table: str, kept: Origin, origin: Origin) -> SinkError:

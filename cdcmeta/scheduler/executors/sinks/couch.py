@@ -41,9 +41,8 @@ from os import environ
 from typing import Any, NamedTuple
 
 from cdcmeta.errors import SinkError
-from cdcmeta.scheduler.core.states import NO_TOKEN, Token
-from cdcmeta.scheduler.executors.sinks import contract
-from cdcmeta.scheduler.executors.sinks.contract import Origin, is_earlier
+from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors.sinks.contract import NOTHING, Claim, Origin, Reached
 from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
 from cdcmeta.scheduler.executors.sinks.couch_revisions import (
     Head,
@@ -94,18 +93,10 @@ class CouchSink:
     def writer(self, table: str, token: Token) -> CouchWriter:
         """Return a writer of one assignment, with a connection of its own."""
         client = CouchClient(self._database, self._write_s)
-        return CouchWriter(client, self._changefeed, table, token, self._origin)
+        return CouchWriter(client, self._changefeed, Claim(table, token, self._origin))
 
     def close(self) -> None:
         """Do nothing: writers close their connections."""
-
-
-class Reached(NamedTuple):
-    """The record of a table in the database; `rev` is empty if it has none."""
-
-    token: Token
-    checkpoint: int
-    rev: str
 
 
 class Version(NamedTuple):
@@ -118,15 +109,9 @@ class Version(NamedTuple):
 class CouchWriter:
     """Writes one table: four requests for a batch, three if it wrote these keys before."""
 
-    def __init__(
-        self,
-        client: CouchClient,
-        changefeed: str,
-        table: str,
-        token: Token,
-        origin: Origin | None,
-    ) -> None:
-        self._client, self._table, self._token, self._origin = client, table, token, origin
+    def __init__(self, client: CouchClient, changefeed: str, claim: Claim) -> None:
+        table, self._token, origin = claim
+        self._client, self._claim, self._table, self._rev = client, claim, table, ""
         name = hashlib.sha256(f"{changefeed}\n{table}".encode()).hexdigest()[:32]
         self._local = f"_local/cdcmeta-{name}"
         feed = origin._asdict() if origin is not None else {}
@@ -140,9 +125,9 @@ class CouchWriter:
             found = self._read_record()
             if found is None:
                 self._create_database()
-                found = Reached(self._token, 0, "")
+                found = NOTHING
             reached = max(start, found.checkpoint)
-            if self._write_record(found, reached):
+            if self._write_record(reached):
                 return reached
         raise self._busy()
 
@@ -158,7 +143,7 @@ class CouchWriter:
             return  # an earlier try landed
         self._send_all(commits)
         for _ in range(TRIES):
-            if not checkpoint or self._write_record(found, max(checkpoint, found.checkpoint)):
+            if not checkpoint or self._write_record(max(checkpoint, found.checkpoint)):
                 return
             found = self._own_record()
         raise self._busy()
@@ -179,31 +164,30 @@ class CouchWriter:
         return found
 
     def _read_record(self) -> Reached | None:
-        """Return the record; that of an earlier changefeed without its token and checkpoint.
+        """Return what counts of the record, and keep its revision; None if there is none.
 
         Raises `SinkError` if a later assignment has begun, or the table is another changefeed's.
         """
         answer = self._client.request("GET", self._local)
+        self._rev = ""
         if answer.status == 404:
             return None
         if answer.status != 200:
             raise self._client.rejected("a read", answer)
         try:
-            kept, rev = _kept_in(answer.value), str(answer.value["_rev"])
+            kept, self._rev = _kept_in(answer.value), str(answer.value["_rev"])
         except (ValueError, TypeError, KeyError, OverflowError):
             raise self._client.error(
                 f"has an invalid record of table {self._table!r}", hint=f"delete {self._local}"
             ) from None
-        if is_earlier(self._table, kept, self._token, self._origin):
-            return Reached(NO_TOKEN, 0, rev)
-        return Reached(kept.token, kept.checkpoint, rev)
+        return self._claim.counting(kept)
 
-    def _write_record(self, found: Reached, checkpoint: int) -> bool:
+    def _write_record(self, checkpoint: int) -> bool:
         """Replace the record; False if it has changed."""
         # a text: servers in JavaScript, such as PouchDB's, round large numbers
         record = {**self._about, "checkpoint": str(checkpoint), "token": list(self._token)}
-        if found.rev:
-            record["_rev"] = found.rev
+        if self._rev:
+            record["_rev"] = self._rev
         answer = self._client.request("PUT", self._local, _encoded(record))
         if answer.status not in (200, 201, 202, 409):
             raise self._client.rejected("a checkpoint", answer)
@@ -351,13 +335,10 @@ def _check_depth(value: object, left: int) -> None:
             _check_depth(each, left - 1)
 
 
-def _kept_in(record: Mapping[str, Any]) -> contract.Reached:
+def _kept_in(record: Mapping[str, Any]) -> Reached:
     """Return what a table's record has. Raises `ValueError`, `TypeError`, `KeyError`."""
-    owner, number = record["token"]
-    origin = None
-    if "place" in record:
-        origin = Origin(str(record["place"]), int(record["created"]))
-    return contract.Reached(Token(int(owner), int(number)), int(record["checkpoint"]), origin)
+    origin = (record["place"], record["created"]) if "place" in record else ()
+    return Reached.read(record["token"], record["checkpoint"], origin)
 
 
 def _batches(found: Mapping[str, list[Version]]) -> Iterator[dict[str, list[Version]]]:

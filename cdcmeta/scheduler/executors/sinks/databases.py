@@ -41,7 +41,7 @@ from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.routes import ROUTE
-from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL, Origin
+from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL, Claim, Origin
 from cdcmeta.scheduler.executors.sinks.couch import (
     BATCH_BYTES,
     BATCH_DOCS,
@@ -180,7 +180,7 @@ class CouchReplicaSink(CouchSink):
     def writer(self, table: str, token: Token) -> CouchReplicaWriter:
         """Return a writer of one assignment, with a connection of its own."""
         client = CouchClient(self._database_of(table), self._write_s)
-        return CouchReplicaWriter(client, self._changefeed, table, token, self._origin)
+        return CouchReplicaWriter(client, self._changefeed, Claim(table, token, self._origin))
 
     def _database_of(self, table: str) -> Database:
         name = quote(table, safe="")

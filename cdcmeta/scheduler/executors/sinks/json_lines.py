@@ -27,8 +27,8 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from cdcmeta.errors import SinkError
-from cdcmeta.scheduler.core.states import NO_TOKEN, Token
-from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached, is_earlier
+from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors.sinks.contract import NOTHING, Claim, Origin, Reached
 from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16
@@ -51,7 +51,7 @@ class JsonLinesSink:
     def writer(self, table: str, token: Token) -> JsonLinesWriter:
         """Return a writer of one table's file."""
         path = self.directory / file_name(table)
-        return JsonLinesWriter(path, table, token, self._origin)
+        return JsonLinesWriter(path, Claim(table, token, self._origin))
 
     def close(self) -> None:
         """Do nothing: writers close their files."""
@@ -75,8 +75,8 @@ def file_name(table: str) -> str:
 class JsonLinesWriter:
     """Appends to one file."""
 
-    def __init__(self, path: Path, table: str, token: Token, origin: Origin | None) -> None:
-        self._path, self._table, self._token, self._origin = path, table, token, origin
+    def __init__(self, path: Path, claim: Claim) -> None:
+        self._path, self._claim = path, claim
         self._file: BinaryIO | None = None
         self._end, self._is_new = 0, False
 
@@ -90,7 +90,7 @@ class JsonLinesWriter:
             kept, end = last_checkpoint(file)
             if not end:
                 _check_begun(file, self._path)
-            is_old = is_earlier(self._table, kept, self._token, self._origin)
+            reached = max(start, self._claim.counting(kept).checkpoint)
             file.truncate(end)
         except BlockingIOError as e:
             file.close()
@@ -99,7 +99,6 @@ class JsonLinesWriter:
             file.close()
             raise
         self._file, self._end, self._is_new = file, end, not end
-        reached = start if is_old else max(start, kept.checkpoint)
         self._append([self._checkpoint(reached)])
         if not end:
             _sync_directory(self._path.parent)
@@ -137,8 +136,9 @@ class JsonLinesWriter:
         self._end += len(data)
 
     def _checkpoint(self, reached: int) -> dict[str, Any]:
-        feed = {"feed": list(self._origin)} if self._origin is not None else {}
-        return {"checkpoint": reached, "token": list(self._token)} | feed
+        _, token, origin = self._claim
+        feed = {"feed": list(origin)} if origin is not None else {}
+        return {"checkpoint": reached, "token": list(token)} | feed
 
 
 def last_checkpoint(file: BinaryIO) -> tuple[Reached, int]:
@@ -158,7 +158,7 @@ def last_checkpoint(file: BinaryIO) -> tuple[Reached, int]:
                 return _checkpoint_in(tail[found:newline]), at + newline + 1
             found = tail.rfind(HEAD, 0, found)
         if at == 0:
-            return Reached(NO_TOKEN, 0), 0
+            return NOTHING, 0
         size = min(max(BLOCK_BYTES, len(tail)), at)
         at -= size
         file.seek(at)
@@ -188,12 +188,7 @@ def _sync_directory(path: Path) -> None:
 def _checkpoint_in(line: bytes) -> Reached:
     try:
         record = json.loads(line)
-        owner, number = record["token"]
-        origin = None
-        if "feed" in record:
-            place, created = record["feed"]
-            origin = Origin(str(place), int(created))
-        return Reached(Token(int(owner), int(number)), int(record["checkpoint"]), origin)
+        return Reached.read(record["token"], record["checkpoint"], record.get("feed", ()))
     except (ValueError, TypeError, KeyError) as e:
         raise SinkError(f"not a checkpoint: {line[:80]!r}") from e
 

@@ -38,7 +38,7 @@ from cdcmeta.scheduler.executors.routes import (
     route_of,
     without_returning,
 )
-from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached, is_earlier
+from cdcmeta.scheduler.executors.sinks.contract import NOTHING, Claim, Origin, Reached
 from cdcmeta.scheduler.executors.sources.contract import WHOLE
 from snapkv import (
     Absent,
@@ -83,9 +83,8 @@ class StoreSink:
 
     def writer(self, table: str, token: Token) -> StoreWriter:
         """Return a writer of one assignment."""
-        return StoreWriter(
-            self.target, self._space, table, token, self._write_s, self._origin, self._source
-        )
+        claim = Claim(table, token, self._origin)
+        return StoreWriter(self.target, self._space, claim, self._write_s, self._source)
 
     def close(self) -> None:
         """Do nothing: the store is closed by who opened it."""
@@ -103,16 +102,13 @@ class StoreWriter:
         self,
         target: SnapshotKV,
         space: str,
-        table: str,
-        token: Token,
+        claim: Claim,
         write_s: float,
-        origin: Origin | None,
         source: str | None,
     ) -> None:
-        self._target, self._space, self._token = target, space, token
-        self._table, self._write_s = table, write_s
-        self._origin, self._source = origin, source
-        self._key = table.encode()
+        self._target, self._space, self._claim = target, space, claim
+        self._write_s, self._source = write_s, source
+        self._key = claim.table.encode()
         self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
         self._revision = self._fence_revision = self._reached = 0
         self._deadline = 0.0
@@ -121,8 +117,7 @@ class StoreWriter:
         """Write the token into the table's record; return the checkpoint that counts in it."""
         self._deadline = monotonic() + self._write_s
         while True:
-            found = self._read()
-            reached = max(start, found.checkpoint if found is not None else 0)
+            reached = max(start, self._read().checkpoint)
             self._reached = 0
             if self._commit(Ops(), reached, sets_fence=True):
                 return reached
@@ -134,7 +129,7 @@ class StoreWriter:
         What another program wrote remains, and what a commit wrote that is compacted here: nothing
         says any more who wrote it. A read for each `PAGE_KEYS` keys.
         """
-        entries = self._target.at().entries(prefix_of(self._table))
+        entries = self._target.at().entries(prefix_of(self._claim.table))
         while page := list(islice(entries, PAGE_KEYS)):
             metas = metas_of(self._target, {entry.revision for _, entry in page})
             for key, entry in page:
@@ -201,7 +196,7 @@ class StoreWriter:
             said = replace(said, meta=meta_after(route, self._source))
         while not self._commit(said, checkpoint):
             before, found = self._revision, self._read()
-            if found is None or found.token != self._token:
+            if found.token != self._claim.token:
                 self._revision = before  # so that the next try fails, too
                 raise SinkError("the target's record of the table was removed")
             if checkpoint and found.checkpoint >= checkpoint:
@@ -211,25 +206,25 @@ class StoreWriter:
     def close(self) -> None:
         """Do nothing."""
 
-    def _read(self) -> Reached | None:
-        """Read record and fence, which the next commit guards; return a record that counts.
+    def _read(self) -> Reached:
+        """Read record and fence, which the next commit guards; return what counts.
 
         Raises `SinkError` if this writer is fenced, or the table is another changefeed's.
         """
         space, keys = self._target.space(self._space), [self._key, self._fence_key]
         entry, fence = space.entries_of(keys, timeout=self._left_s())
-        counting = None
+        counting = NOTHING
         for each in (fence, entry):  # the fence is never earlier than the record
             if each is not None:
-                kept = reached_of(each.value)
-                is_old = is_earlier(self._key.decode(), kept, self._token, self._origin)
-                counting = kept if each is entry and not is_old else None
+                kept = self._claim.counting(reached_of(each.value))
+                counting = kept if each is entry else NOTHING
         self._revision = entry.revision if entry is not None else 0
         self._fence_revision = fence.revision if fence is not None else 0
         return counting
 
     def _record(self, checkpoint: int) -> bytes:
-        packed: bytes = msgpack.packb([*self._token, checkpoint, *(self._origin or ())])
+        _, token, origin = self._claim
+        packed: bytes = msgpack.packb([*token, checkpoint, *(origin or ())])
         return packed
 
     def _commit(self, ops: Ops, checkpoint: int, *, sets_fence: bool = False) -> bool:
@@ -287,11 +282,7 @@ def _halves(
 def reached_of(raw: bytes) -> Reached:
     """Return the record of a table. Raises `SinkError` if it is not one."""
     try:
-        owner, number, checkpoint, *rest = msgpack.unpackb(raw)
-        origin = None
-        if rest:
-            place, created = rest
-            origin = Origin(str(place), int(created))
-        return Reached(Token(int(owner), int(number)), int(checkpoint), origin)
+        owner, number, checkpoint, *origin = msgpack.unpackb(raw)
+        return Reached.read((owner, number), checkpoint, tuple(origin))
     except (ValueError, TypeError, msgpack.UnpackException) as e:
         raise SinkError(f"the target has an invalid record of a table: {raw[:40]!r}") from e
