@@ -17,7 +17,7 @@ from snapkv.cli.terminal import tell
 from snapkv.clock import SystemClock
 from snapkv.copying.record import record
 from snapkv.errors import CompactedError
-from snapkv.times import physical_ms
+from snapkv.times import pack, physical_ms
 
 if TYPE_CHECKING:
     from snapkv.archive.files import Files
@@ -68,7 +68,7 @@ def status(options: StoreOptions, url: UrlArgument) -> None:
         "files": found.files,
         "rows": found.rows,
         "bytes": found.bytes,
-        "written": time_json(int(found.written * 1_000) << 18),
+        "written": time_json(pack(int(found.written * 1_000))),
     }
     if options.store is not None:
         facts["lag_s"] = _lag_s(options, files, found.resolved)

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from markupsafe import Markup, escape
 
-from snapkv.times import format_time
+from snapkv.times import format_time, pack
 from snapkv.ui.export import text_json, value_json
 
 KEY_CHARS_MAX = 600
@@ -86,7 +86,7 @@ def axis_time_html(ms: int, span_ms: int) -> Markup:
 
 def iso_ms(ms: int) -> str:
     """Return milliseconds since 1970 as ISO text in UTC."""
-    return format_time(ms << 18)
+    return format_time(pack(ms))
 
 
 def form_text(text: str) -> str:

@@ -119,7 +119,7 @@ def test_an_old_version_that_was_changed_is_found_out(
     assert ran.code == 1
     rows = [line for line in ran.out.split("\n") if line.startswith("What did the tree look like?")]
     assert ["DIFFERS" in line for line in rows] == [True]
-    assert f"  the tree at {then.replace('.000Z', 'Z')}: " in ran.out
+    assert f"  the tree at {then}: " in ran.out
 
 
 def test_a_commit_id_that_was_changed_is_found_out(toured: Repo, run: Run) -> None:

@@ -46,8 +46,8 @@ class Moment:
 
     @property
     def date(self) -> str:
-        """The date as people write it."""
-        return date_text(self.ms)
+        """The date, as a store takes it and shows it."""
+        return snapkv.format_time(self.ts)
 
     @property
     def ts(self) -> int:
@@ -58,15 +58,6 @@ class Moment:
     def when(self) -> datetime:
         """The date as a store takes it: any is free, where an old number could be a mistake."""
         return snapkv.to_datetime(self.ts)
-
-
-def date_text(ms: int) -> str:
-    """Return a date, to the second when it is one.
-
-    >>> date_text(1_700_000_000_000), date_text(1_700_000_000_500)
-    ('2023-11-14T22:13:20Z', '2023-11-14T22:13:20.500Z')
-    """
-    return snapkv.format_time(snapkv.pack(ms)).replace(".000Z", "Z")
 
 
 def choose_moments(times_ms: list[int]) -> list[Moment]:
@@ -235,7 +226,7 @@ class Examiner:
             wanted = {"commit": self._oid(bisect_right(times, ms) - 1)}
             load = partial(self.space.load, COMMIT_KEY, when)
             found = {"commit": self._timed(load)}
-            self.report.compare(f"the commit at {date_text(ms)}", found, wanted)
+            self.report.compare(f"the commit at {snapkv.format_time(end_of_ms(ms))}", found, wanted)
 
     def ask_lists(self) -> None:
         """Ask for everything in a folder, at each moment."""
