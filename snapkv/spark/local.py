@@ -1,4 +1,4 @@
-"""A Spark of this machine alone: for trying things, for scripts, and for the tour."""
+"""A Spark of this machine alone: for trying things, and for scripts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 
-from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -25,8 +24,6 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # our errors say it all
 }
-FAILURES: tuple[type[Exception], ...] = (PySparkException, Py4JError)
-"""What PySpark and the connection to the JVM raise when a query fails."""
 NEEDS_JAVA = "Spark needs Java 17 or newer"
 
 

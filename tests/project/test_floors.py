@@ -135,7 +135,6 @@ CLIENTS = {
     "opentelemetry": {"snapkv.metrics"},
     "prometheus_client": {"cdcmeta.metrics", "snapkv.metrics"},
     "pyiceberg": {"snapkv.archive.iceberg"},
-    "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
     "time": {"snapkv.base", "snapkv.clock"},  # base only waits
     "pytest": {"snapkv.pytest_plugin"},

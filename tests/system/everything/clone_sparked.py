@@ -55,6 +55,9 @@ def started() -> Iterator[Started]:
     Raises `NoSpark`.
     """
     try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         from snapkv import spark as frames
         from snapkv.spark import local
     except ModuleNotFoundError as e:
@@ -65,7 +68,7 @@ def started() -> Iterator[Started]:
     except local.SparkStartError as e:
         raise NoSpark(str(e)) from e
     with session as spark:
-        yield Started(spark, frames, (SnapKVError, *local.FAILURES))
+        yield Started(spark, frames, (SnapKVError, PySparkException, Py4JError))
 
 
 def named_by_git(column: str, oid: bytes) -> str:
