@@ -12,7 +12,7 @@ from snapkv.engine.contract import Put
 from snapkv.location import open_engine
 from snapkv.spark import connect, cuts, location
 from snapkv.spark.errors import SourceError
-from snapkv.spark.fleets import description
+from snapkv.spark.fleets import pinned
 from snapkv.spark.source import SnapKVDataSource
 
 pytestmark = pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_cut_stays_while_members_go_on(grown):
 
 
 def test_only_the_chosen_members_are_opened(grown, monkeypatch):
-    monkeypatch.setattr(description, "MEMBER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(pinned, "MEMBER_TIMEOUT_S", 0.5)
     grown.steps(20)
     grown.tick()
     path = fleet_file(grown.folder / "more.toml", grown.urls | {"away": NOWHERE, "gone": "lmdb:no"})
