@@ -76,11 +76,13 @@ def mark_long_cases(items: Iterable[pytest.Item]) -> None:
             engines.setdefault(engine_of(item), []).append(item)
     for (path, _), engines in of_tests.items():
         repeated: list[pytest.Function] = []
-        for cases in engines.values():
+        shown_on_lmdb = path.parent.name in ON_ONE_EMBEDDED and "lmdb" in engines
+        for engine, cases in engines.items():
             marker = cases[0].get_closest_marker("long_after")
-            repeated += cases[marker.args[0] :] if marker else []
-        if path.parent.name in ON_ONE_EMBEDDED and "lmdb" in engines:
-            repeated += engines.get("memory", [])
+            kept = marker.args[0] if marker else len(cases)
+            if shown_on_lmdb and (engine == "memory" or (marker and engine == "etcd")):
+                kept = 0
+            repeated += cases[kept:]
         for item in repeated:
             item.add_marker(pytest.mark.long)
 

@@ -29,6 +29,7 @@ def found(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("size", first_of([0, 1, 5_000, 9_999], one_in=2))
 def test_a_file_that_does_not_fit(tmp_path, size):
     def body(say):

@@ -107,6 +107,7 @@ def raw_items(store, ts):
     return [(key.encode(), value) for key, value in store.at(ts).items()]
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(("publish", "read"), WAYS)
 def test_again_after_more_was_recorded_and_merged(store, published, publish, read):
     published.record(12)
@@ -134,6 +135,7 @@ def test_nothing_is_published_twice(published):
     assert published.delta_table(changes).version() == 1
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("full", [True, False])
 def test_no_vacuum_deletes_the_archive(published, full):
     """It would delete the files that the table does not name: logs, bases, manifests."""

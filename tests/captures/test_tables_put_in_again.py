@@ -155,6 +155,7 @@ def source(request, tmp_path):
     return "memory:" if request.param == "memory" else f"lmdb:{tmp_path / 'source'}"
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("with_state", [False, True], ids=["since", "state"])
 def test_a_table_that_is_put_in_again_gets_what_changed_meanwhile(source, copying, with_state):
     feed = copying(source=source)

@@ -138,6 +138,7 @@ def test_a_pager_that_is_absent_is_reported(cli: Cli) -> None:
     assert b'PAGER is "less \'open", not a command: ' in shown(cli, "ls", code=2)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("script", "why"),
     [

@@ -191,6 +191,7 @@ def test_a_dump_is_not_for_terminals(cli: Cli) -> None:
     assert screen.process.returncode == 0
 
 
+@pytest.mark.long
 def test_the_standard_output_by_its_name_is_a_stream(cli: Cli) -> None:
     cli.ok("put", "a", "1")
     said = "1 key at "

@@ -91,7 +91,6 @@ SHAPES: dict[str, tuple[Callable[[], set[bytes]], int, float]] = {
 
 
 @pytest.mark.long_after(3)
-@pytest.mark.long_after(4)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cutting_costs_few_round_trips_and_little_counting(shape: str) -> None:
     make_keys, requests_max, counted_max = SHAPES[shape]

@@ -76,6 +76,7 @@ def trickling(request: pytest.FixtureRequest) -> Iterator[Trickling]:
     server.close()
 
 
+@pytest.mark.long_after(1)
 def test_an_answer_that_trickles_is_given_up(trickling: Trickling) -> None:
     began = monotonic()
     complaints = Server(lambda: (trickling.endpoint,), None).complaints()
@@ -85,6 +86,7 @@ def test_an_answer_that_trickles_is_given_up(trickling: Trickling) -> None:
     assert trickling.ended.wait(10.0), "the connection stays open"
 
 
+@pytest.mark.long_after(1)
 def test_a_look_at_what_trickles_ends(trickling: Trickling) -> None:
     server = Server(lambda: (trickling.endpoint,), None)
     began = monotonic()

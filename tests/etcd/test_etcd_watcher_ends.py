@@ -150,6 +150,7 @@ def sockets() -> int:
     return count
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("state", ["taken from", "new", "full", "refused"])
 def test_dropped_watchers_leave_no_thread(state: str, proxy: EtcdProxy) -> None:
     eventually(lambda: not readers(), "the threads of other tests to end")

@@ -339,7 +339,7 @@ CASES = [
 ]
 
 
-@pytest.mark.long_after(3)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(("victim", "new", "flags", "first"), CASES if SOAK else CASES[::23])
 def test_a_member_is_restored_under_a_fleet(
     servers: list[EtcdServer],

@@ -25,6 +25,7 @@ def parts(engine: LmdbEngine, rows: int, key: bytes = FIRST, end: bytes = ALL) -
     return [[kv.key for kv in found.kvs] for found in read]
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize(
     ("rows", "sizes"),
     [

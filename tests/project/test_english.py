@@ -31,6 +31,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.slow
 def test_phrases_of_the_list_become_fewer() -> None:
     found = list(found_phrases(*TEXTS))
     counts = Counter(each.phrase for each in found)

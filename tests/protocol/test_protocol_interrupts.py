@@ -96,6 +96,7 @@ def leader_waits(store: snapkv.SnapshotKV, leader: Caller) -> bool:
     return bool(store._core.committer._queue.waiting) or not leader.is_alive()
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     "fates", [(deliver,), (lose_answer,), (delay, delay)], ids=["answered", "unknown", "dead"]
 )

@@ -100,6 +100,7 @@ def test_the_tables_of_a_lost_capture_find_the_one_healthy_capture():
     assert tries(sim) <= 10
 
 
+@pytest.mark.long
 def test_a_broken_and_empty_capture_is_tried_rarely_and_gets_its_share_once_it_is_mended():
     sim = replicating(3, 8)
     sim.start("c3")

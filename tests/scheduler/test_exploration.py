@@ -54,7 +54,6 @@ def test_nothing_goes_wrong(bound):
 
 
 @pytest.mark.long_after(6)
-@pytest.mark.long_after(8)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_rule_is_needed(mutant, monkeypatch):
     mutant.apply(monkeypatch)

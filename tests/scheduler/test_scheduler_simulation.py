@@ -295,7 +295,6 @@ def go_through(sim: SimCluster, faults: Faults) -> None:
 
 
 @pytest.mark.long_after(1)
-@pytest.mark.long_after(2)
 @pytest.mark.parametrize("run", range(RUNS))
 def test_through_faults_and_back(run):
     first = random.SystemRandom().randrange(1 << 32) // ALL_BYTES * ALL_BYTES

@@ -200,6 +200,7 @@ def rows_of(frame) -> list[tuple]:
     return sorted((tuple(row) for row in frame.collect()), key=repr)
 
 
+@pytest.mark.long
 @EMBEDDED
 def test_both_ways_give_the_same_rows(spark, made, place, store):
     """And the store says the same, before it is compacted."""
@@ -295,6 +296,7 @@ def test_removed_keys_do_not_come_back(spark, ann):
     assert [row[:2] for row in rows] == [("back", b"2"), ("stays", b"1")]
 
 
+@pytest.mark.long
 def test_a_dataframe_shows_the_same_after_commits_and_merges(spark, ann):
     store, url, recording = ann
     frames = [read_snapshot(spark, url, native=native) for native in (True, False)]
@@ -401,6 +403,7 @@ def test_archives_that_cannot_be_read(spark, ann, tmp_path, clock):
         read_snapshot(spark, url, native=True).collect()
 
 
+@pytest.mark.long
 def test_moments_in_a_gap_and_changes_across_it(spark, ann, clock):
     store, url, recording = ann
     clock.advance(1_000)

@@ -106,6 +106,7 @@ def test_a_mode_that_was_changed_is_found_out(toured: Repo, rng: random.Random, 
     assert (ran.code, path.decode() in ran.out) == (1, True)
 
 
+@pytest.mark.long
 def test_an_old_version_that_was_changed_is_found_out(
     toured: Repo, rng: random.Random, run: Run
 ) -> None:

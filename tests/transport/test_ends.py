@@ -170,6 +170,7 @@ assert place > 150, place
 """
 
 
+@pytest.mark.long
 def test_an_interrupt_inside_a_call_lets_the_post_close_and_others_send():
     assert run(INTERRUPTS) == (0, [])
 

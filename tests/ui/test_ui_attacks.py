@@ -151,6 +151,7 @@ def test_large_values_and_many_versions_are_bounded(store, clock):
             assert len(seen) == len(set(seen)) == 300
 
 
+@pytest.mark.long
 def test_ten_thousand_versions_of_a_key_are_paged(tmp_path):
     with snapkv.open(f"lmdb:{tmp_path / 'meta'}", durability="none") as store:
         made = [store.save("often", b"%d" % number) for number in range(10_000)]

@@ -200,6 +200,7 @@ def test_the_changes_of_a_range_are_those_of_git(person, git, made, low, high):
     person.accessible()
 
 
+@pytest.mark.long
 def test_a_difference_is_shown_in_each_way(person, git, made):
     hashes, stamps = git.hashes(), made[1]
     page = person.open(f"/changes?from={stamps[13]}&at={stamps[22]}")
@@ -398,6 +399,7 @@ def test_the_health_strip_has_the_newest_commit(person, served):
 # --- all of them ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
