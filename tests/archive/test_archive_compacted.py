@@ -62,6 +62,7 @@ def walks(store, commits, rng):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("place", "seed"), fewer_on_etcd(some(range(8), one_in=3), one_in=4), indirect=["place"]

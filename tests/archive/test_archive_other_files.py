@@ -79,6 +79,7 @@ def contents(files):
 # --- every file below a place survives ---
 
 
+@pytest.mark.slow
 @pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("seed", range(3))

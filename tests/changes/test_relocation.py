@@ -28,6 +28,7 @@ def test_the_next_incarnation_in_place(db, clock):
     assert [row.id for row in db.changes(descending=True).rows] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_database_in_another_store_goes_on(db, place, clock):
     """Though the clock there is an hour behind."""
     docs = db.bulk([{"_id": f"d{n}", "x": "y" * 50} for n in range(2_500)])

@@ -235,6 +235,7 @@ def test_commits_of_different_routes_are_not_put_into_one():
         assert StoreSink(target, "f").writer(TABLE, Token(1, 2)).begin(1) == 9
 
 
+@pytest.mark.slow
 def test_documents_that_are_edited_on_both_sides_come_to_rest_and_are_the_same():
     """As long as no history is cut: then an old leaf may come back from the other side."""
     seed = random.SystemRandom().getrandbits(32)

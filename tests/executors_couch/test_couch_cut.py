@@ -97,6 +97,7 @@ def test_a_batch_whose_histories_are_known_costs_no_request_more(documents, mirr
     assert paths == ["_bulk_docs", "_all_docs", "_bulk_docs"]
 
 
+@pytest.mark.slow
 def test_whatever_the_source_cuts_the_same_leaves_are_living(documents, mirror, copying):
     seed = random.SystemRandom().getrandbits(32)
     print("seed", seed)

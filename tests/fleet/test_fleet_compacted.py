@@ -144,6 +144,7 @@ def short_pages(monkeypatch):
     monkeypatch.setattr(history, "HISTORY_PAGE_VERSIONS", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("kind", "seed"),

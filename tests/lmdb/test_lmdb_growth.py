@@ -33,6 +33,7 @@ def test_one_value_much_larger_than_the_map(opened: Opened) -> None:
     assert get(engine, b"big") == big
 
 
+@pytest.mark.slow
 def test_one_transaction_of_many_keys(opened: Opened) -> None:
     engine = opened(map_bytes=MAP_BYTES_MIN)
     calls = []

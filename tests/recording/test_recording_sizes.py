@@ -178,6 +178,7 @@ def ends_at(monkeypatch, number, *, after):
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.long_after(1)
 @memory
 @pytest.mark.parametrize("gap_ms", [0, 5], ids=["no room for times", "room for times"])

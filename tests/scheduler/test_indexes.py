@@ -47,6 +47,7 @@ def happens(rng, manager):
             manager.reported(capture, any_statuses(rng, manager, capture))
 
 
+@pytest.mark.long_after(10)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_indexes_are_those_of_the_sets(seed):
     rng = random.Random(seed)

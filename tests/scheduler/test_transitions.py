@@ -187,6 +187,7 @@ def test_a_move_leaves_the_primary_alone_while_not_all_were_heard():
 # --- all that can happen, in any order ---
 
 
+@pytest.mark.long_after(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_what_must_hold_does_hold_after_whatever_happens(seed):
     """Reports of any state under any token that was issued: late, doubled, false."""
