@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -268,6 +269,26 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         except Exception as e:
             check_ends(e)
             raise
+
+
+class FailingSubtests:
+    """Subtests of which those that fail are reported: a report costs more than most of them do."""
+
+    def __init__(self, subtests: pytest.Subtests) -> None:
+        self._subtests = subtests
+
+    @contextmanager
+    def test(self, msg: str | None = None, **kwargs: Any) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with self._subtests.test(msg, **kwargs):
+                raise
+
+
+@pytest.fixture
+def subtests(subtests: pytest.Subtests) -> FailingSubtests:
+    return FailingSubtests(subtests)
 
 
 @pytest.fixture(scope="session")
