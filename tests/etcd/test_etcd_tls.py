@@ -14,7 +14,7 @@ import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.clock import SystemClock
 from snapkv.engine.errors import Refused
-from snapkv.engine.etcd.security import GRPC_VARIABLE, system_authorities
+from snapkv.engine.etcd.security import GRPC_ROOTS, system_authorities
 from snapkv.errors import EngineUnavailableError
 
 pytestmark = pytest.mark.slow
@@ -176,5 +176,5 @@ def test_what_stands_in_the_systems_places(
     assert system_authorities() is None  # gRPC takes its own then
     monkeypatch.delenv("SSL_CERT_FILE")
     monkeypatch.delenv("SSL_CERT_DIR")
-    monkeypatch.setenv(GRPC_VARIABLE, str(tmp_path / "bundle.pem"))
+    monkeypatch.setenv(GRPC_ROOTS, str(tmp_path / "bundle.pem"))
     assert system_authorities() is None

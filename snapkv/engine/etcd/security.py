@@ -21,7 +21,7 @@ from snapkv.errors import (
 
 # --- the certificate authorities that the system trusts, for gRPC, which has its own ---
 
-GRPC_VARIABLE = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+GRPC_ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 _CERTIFICATE = re.compile(b"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 """What OpenSSL looks for in a folder: other files there are not trusted."""
@@ -35,7 +35,7 @@ def system_authorities() -> bytes | None:
     """
     places = ssl.get_default_verify_paths()
     ours = (places.openssl_cafile_env, places.openssl_capath_env)
-    if GRPC_VARIABLE in os.environ and not any(name in os.environ for name in ours):
+    if GRPC_ROOTS in os.environ and not any(name in os.environ for name in ours):
         return None
     file = os.environ.get(places.openssl_cafile_env, places.openssl_cafile)
     folders = os.environ.get(places.openssl_capath_env, places.openssl_capath)
