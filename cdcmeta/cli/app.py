@@ -16,7 +16,7 @@ from cdcmeta.cli.serving import serve
 from cdcmeta.cli.upgrading import upgrade
 from cdcmeta.errors import CDCMetaError
 from snapkv import SnapKVError
-from snapkv.cli.commands import App, misuse_of, version_option
+from snapkv.cli.kit import App, misuse_of, version_option
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

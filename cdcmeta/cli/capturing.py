@@ -16,7 +16,7 @@ import typer
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from snapkv import Hooks
-from snapkv.cli.commands import STORE_VARIABLE, patience
+from snapkv.cli.kit import STORE_VARIABLE, patience
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Capture

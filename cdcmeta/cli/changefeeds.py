@@ -14,8 +14,7 @@ import snapkv
 from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
 from snapkv import SnapshotKV, format_time
 from snapkv.base.waiting import pause
-from snapkv.cli.commands import STORE_VARIABLE, App, patience
-from snapkv.cli.formats import json_line
+from snapkv.cli.kit import STORE_VARIABLE, App, json_line, patience
 from snapkv.clock import SystemClock
 from snapkv.times import understood
 

@@ -16,8 +16,7 @@ import typer
 import snapkv
 from cdcmeta.cli.ring_file import ring_of
 from cdcmeta.errors import ExpiryIncompleteError, GenerationNotFoundError
-from snapkv.cli.commands import STORE_VARIABLE, App, patience
-from snapkv.cli.formats import Json, json_line, time_json
+from snapkv.cli.kit import STORE_VARIABLE, App, Json, json_line, patience, time_json
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of, understood
 

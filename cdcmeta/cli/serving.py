@@ -11,15 +11,16 @@ import typer
 
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
-from snapkv.cli.commands import STORE_VARIABLE, patience
-from snapkv.cli.serving import (
+from snapkv.cli.kit import (
     HOST,
+    STORE_VARIABLE,
     AllowHostOption,
     HostOption,
     InsecureOption,
     PortOption,
     login_for,
     password_file_option,
+    patience,
     user_option,
 )
 

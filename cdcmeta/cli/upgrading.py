@@ -9,7 +9,7 @@ import typer
 
 import snapkv
 from cdcmeta.cli.generations import JsonOption, NameOption, StoreOption
-from snapkv.cli.commands import patience
+from snapkv.cli.kit import patience
 
 
 def upgrade(store: StoreOption, name: NameOption = "default", as_json: JsonOption = False) -> None:

@@ -45,9 +45,9 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 
 # What all rooms of cdcmeta import of snapkv; and what some import beyond that.
 PUBLIC = """snapkv snapkv.clock snapkv.errors snapkv.metrics snapkv.model snapkv.times snapkv.tuples
-    snapkv.base.extras snapkv.base.waiting snapkv.cli.commands snapkv.cli.formats snapkv.cli.serving
-    snapkv.web"""
+    snapkv.base.extras snapkv.base.waiting snapkv.web"""
 DOORS = {
+    "cdcmeta.cli": "cli.kit",
     "cdcmeta.scheduler.executors": "copying.archive_target copying.toolkit",
     "cdcmeta.spark": "spark.sources",
     "cdcmeta.ui": "ui",

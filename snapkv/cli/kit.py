@@ -1,0 +1,33 @@
+"""Kit for command lines of other packages: commands, options of servers, JSON lines."""
+
+from snapkv.cli.commands import STORE_VARIABLE, App, misuse_of, patience, version_option
+from snapkv.cli.formats import Json, json_line, time_json
+from snapkv.cli.serving import (
+    HOST,
+    AllowHostOption,
+    HostOption,
+    InsecureOption,
+    PortOption,
+    login_for,
+    password_file_option,
+    user_option,
+)
+
+__all__ = [
+    "HOST",
+    "STORE_VARIABLE",
+    "AllowHostOption",
+    "App",
+    "HostOption",
+    "InsecureOption",
+    "Json",
+    "PortOption",
+    "json_line",
+    "login_for",
+    "misuse_of",
+    "password_file_option",
+    "patience",
+    "time_json",
+    "user_option",
+    "version_option",
+]
