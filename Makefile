@@ -116,7 +116,7 @@ test-fast: $(VENV)/.installed-test $(VENV)/.compiled
 
 test-etcd: $(VENV)/.installed-test $(VENV)/.compiled
 	for etcd in $(ETCDS); do $$etcd --version | head -1 && SNAPKV_TEST_ETCD=$$etcd $(TEST) -n $(JOBS) \
-	  --dist loadgroup $(PYTEST_ARGS) tests/etcd tests/conformance tests/recording tests/cli/test_cli_docs.py \
+	  --dist loadgroup $(PYTEST_ARGS) tests/engine tests/conformance tests/copying tests/cli/test_cli_docs.py \
 	  || exit; done
 
 lint: $(VENV)/.installed-lint docs
@@ -127,10 +127,10 @@ lint: $(VENV)/.installed-lint docs
 docs: build/site/index.html
 
 soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance \
-	  tests/scheduler tests/store tests/generations tests/etcd tests/changes tests/cli tests/recording tests/ui \
-	  tests/ui_cdcmeta tests/couch_http tests/archive tests/executors_recorded tests/captures tests/transport \
-	  tests/lmdb tests/crash tests/project tests/spark tests/fleet tests/fleet_etcd tests/fleet_protocol
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/archive tests/base tests/changes tests/cli \
+	  tests/committer tests/conformance tests/coordination tests/copying tests/couch_http tests/engine \
+	  tests/fleet tests/generations tests/project tests/protocol tests/reading tests/scheduler tests/spark \
+	  tests/store tests/system tests/timeline tests/ui
 
 soak-spark%: $(VENV)-spark%/.installed
 	$(VENV)-spark$*/bin/python -m pytest tests/spark

@@ -20,13 +20,16 @@ SAMPLED = {
     "archive",
     "changes",
     "cli",
+    "committer",
+    "coordination",
+    "copying",
     "couch_http",
     "generations",
-    "recording",
+    "reading",
     "spark",
     "store",
+    "timeline",
     "ui",
-    "ui_cdcmeta",
 }
 """Folders whose tests run on each engine. What engines promise is tested in tests/conformance."""
 

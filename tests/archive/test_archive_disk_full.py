@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from crash.crash_processes import children
+from engine.crash_processes import children
 from sampling import first_of
 
 import snapkv

@@ -92,7 +92,7 @@ def test_the_compaction_horizon(metrics, value):
 
 
 def test_what_only_clusters_do(metrics, value):
-    """The events themselves are tested where they happen: `tests/protocol`, `tests/etcd`."""
+    """The events themselves are tested where they happen: `tests/protocol`, `tests/engine`."""
     label = StoreLabel(URL, "default")
     metrics.on_lost_round(LostRoundEvent(label, 1, 3))
     metrics.on_fence(FenceEvent(label, 5, "dead", 0.1))

@@ -5,10 +5,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from store.noting import Noting
 
 import snapkv
 from snapkv.metrics import Tracing
-from tests.store.noting import Noting
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ RUN_BY: dict[str, dict[str, list[str]]] = {
     "tests/couch_http/test_couch_docs.py::test_every_session_over_http_gives_what_it_shows": {
         "console": ["docs/couch.md", "docs/howto/couch.md"],
     },
-    "tests/captures/test_capture_docs.py::test_three_captures_in_two_minutes": {
+    "tests/scheduler/runtime/test_capture_docs.py::test_three_captures_in_two_minutes": {
         "console": ["docs/scheduler.md"],
     },
     "tests/spark/test_spark_docs.py::test_every_session_with_spark_gives_what_it_shows": {

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 from protocol_remote import Fate, Network, VirtualTime, delay, lose, lose_answer, meanwhile
+from store.noting import Noting
 
 import snapkv
 from snapkv.hooks import CommitEvent, FenceEvent, LostRoundEvent
-from tests.store.noting import Noting
 
 pytestmark = pytest.mark.usefixtures("time")
 

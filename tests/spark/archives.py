@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archive.histories import recorder
-from store.tabled import Writing
+from reading.tabled import Writing
 
 from snapkv import ManualClock, SnapshotKV
 from snapkv.archive.publishing import existing

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from archive.histories import recorder
 from direct import Planned
-from store.tabled import Writing
+from reading.tabled import Writing
 from stream_queries import Checkpoint, Query
 
 import snapkv

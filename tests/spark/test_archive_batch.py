@@ -10,9 +10,9 @@ from direct import Planned, new_worker, read, refused
 from frames import load, together
 from object_server import shared_server
 from pyspark.errors import AnalysisException
+from reading.tabled import SPACE
 from sampling import some
 from store.engines import START_MS, write_raw
-from store.tabled import SPACE
 
 import snapkv
 from snapkv import ManualClock

@@ -7,9 +7,9 @@ import duckdb
 import pytest
 from archives import Archived
 from direct import read
+from reading.tabled import SPACE
 from sampling import some
 from store.engines import write_raw
-from store.tabled import SPACE
 
 import snapkv
 from snapkv.archive import state, writer

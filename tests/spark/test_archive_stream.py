@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from archives import Archived
-from store.tabled import FOREVER, changes_of
+from reading.tabled import FOREVER, changes_of
 from stream_queries import LIMITS, Checkpoint, Query, refused_by
 
 from snapkv.archive import state, writer

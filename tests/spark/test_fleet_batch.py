@@ -4,8 +4,8 @@ import pytest
 from direct import Planned, new_worker
 from fleets import NAMES, FleetFrame, FleetQuery, Grown, fleet_file, items, read
 from pyspark.sql import types as T
+from reading.tabled import changes_of, commits_of, histories_of
 from store.engines import write_raw
-from store.tabled import changes_of, commits_of, histories_of
 
 import snapkv
 from snapkv.engine.contract import Put

@@ -8,7 +8,7 @@ from drivers import ended
 from fleets import NAMES, Grown
 from frames import together
 from pyspark.errors import PySparkException
-from store.tabled import changes_of
+from reading.tabled import changes_of
 
 import snapkv
 from snapkv.spark import location

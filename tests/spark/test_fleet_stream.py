@@ -5,7 +5,7 @@ import random
 
 import pytest
 from fleets import NAMES, FleetQuery, Grown, fleet_file
-from store.tabled import FOREVER, changes_of
+from reading.tabled import FOREVER, changes_of
 from stream_queries import LIMITS, Checkpoint, needs_limits, refused_by
 
 from snapkv import to_datetime

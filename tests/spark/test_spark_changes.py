@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from direct import Planned, columns, new_worker, read, refused
 from frames import load, together
-from store.tabled import (
+from reading.tabled import (
     FOREVER,
     SPACE,
     Writing,

@@ -8,8 +8,8 @@ import pytest
 from direct import new_worker
 from frames import together
 from pyspark.errors import AnalysisException
+from reading.tabled import SPACE, Writing, changes_of, histories_of, moments
 from store.engines import START_MS
-from store.tabled import SPACE, Writing, changes_of, histories_of, moments
 
 from snapkv import ManualClock, pack, to_datetime
 from snapkv.spark import SourceError, diff, read_changes, read_history, read_snapshot

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 from direct import columns, read, refused
 from etcd_server import etcd_binary, shared_pool
+from reading.tabled import FOREVER, changes_of, histories_of
 from sampling import some
 from store.observed import PREFIX, Cluster, ticked
-from store.tabled import FOREVER, changes_of, histories_of
 from stream_queries import LIMITS, Query
 
 import snapkv

@@ -8,9 +8,9 @@ import pytest
 from direct import Planned, columns, new_worker, read, refused
 from frames import load, together
 from pyspark.sql import functions as F
+from reading.tabled import SPACE, Writing, moments
 from store.engines import START_MS
 from store.observed import Cluster
-from store.tabled import SPACE, Writing, moments
 
 from snapkv import format_time, pack, to_datetime
 from snapkv.clock import SystemClock

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from store.tabled import FOREVER, Writing, changes_of
+from reading.tabled import FOREVER, Writing, changes_of
 from stream_queries import Checkpoint, Query
 
 from snapkv import to_datetime

@@ -11,8 +11,8 @@ import pytest
 from archive.histories import recorder
 from drivers import Drivers, Stream, going_on
 from feeds import Editing, text_of
+from reading.tabled import FOREVER, Writing, changes_of
 from store.engines import ENGINES, START_MS, Place
-from store.tabled import FOREVER, Writing, changes_of
 
 from snapkv import ManualClock
 from snapkv.archive import state, writer

@@ -5,8 +5,8 @@ import random
 
 import pytest
 from pyspark.sql import types as T
+from reading.tabled import FOREVER, SPACE, Writing, changes_of
 from store.observed import PREFIX, Cluster, ticked
-from store.tabled import FOREVER, SPACE, Writing, changes_of
 from stream_queries import LIMITS, Query, changes, inserted, needs_limits, refused_by
 
 from snapkv import Ops, SpaceOps, to_datetime

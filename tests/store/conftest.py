@@ -4,7 +4,6 @@ import pytest
 
 from snapkv import ManualClock
 
-from .campaigns import LONG_S, WAIT_S, Campaign, stood
 from .engines import ENGINES, START_MS, Place, assert_sound
 from .observed import Cluster
 
@@ -30,19 +29,6 @@ def store(place, clock):
 @pytest.fixture
 def engine(place):
     return place.engine()
-
-
-@pytest.fixture
-def waiting(store, place, engine):
-    """A leader, and one that waits in a thread."""
-    leader = store.election("e", ttl=LONG_S).campaign(b"A")
-    second = place.open().election("e", ttl=LONG_S)
-    with stood(engine, 2):
-        campaign = Campaign(second, b"B")
-    yield leader, second, campaign
-    leader.close()
-    second.close()
-    campaign.join(WAIT_S)
 
 
 @pytest.fixture

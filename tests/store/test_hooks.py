@@ -4,6 +4,7 @@ import logging
 import threading
 
 import pytest
+from reading.test_short_way import calls_of
 
 import snapkv
 from snapkv.engine.contract import Put
@@ -21,7 +22,6 @@ from snapkv.hooks import (
 
 from .engines import write_raw
 from .noting import KINDS, METHODS, Noting
-from .test_short_way import calls_of
 
 MINUTES = 60_000
 only_memory = pytest.mark.parametrize("place", ["memory"], indirect=True)

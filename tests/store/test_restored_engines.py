@@ -16,7 +16,7 @@ from snapkv.errors import AccessDeniedError, StoreRecreatedError, StoreRestoredE
 from .engines import EMBEDDED, write_raw
 from .wrapping import Exchangeable, Wrapped, backup, wrap_engines
 
-# A real server that was restored: tests/etcd/test_etcd_cluster_restored.py
+# A real server that was restored: tests/engine/test_etcd_cluster_restored.py
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", EMBEDDED, indirect=True)]
 
 

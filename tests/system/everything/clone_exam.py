@@ -12,10 +12,11 @@ from pathlib import Path
 from snapkv.cli.formats import counted
 from snapkv.cli.tour import filling, place
 from snapkv.cli.tour.examiner import Examiner
-from system.everything import clone_archived
 from system.everything.clone_sparked import Started, ask
 from system.everything.clones import Toured
 from system.everything.report import ONE_CLONE, Report
+
+from . import clone_archived
 
 
 def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | None = None) -> None:

@@ -30,7 +30,6 @@ from snapkv.cli.tour.show import (
     verdict_text,
 )
 from snapkv.clock import SystemClock
-from system.everything import asking, clone_exam, duck, page, replicas, sparked
 from system.everything.captures import Fleet
 from system.everything.clone_sparked import NoSpark, Started, started
 from system.everything.clones import PATH_BYTES_MAX, History, clones_of
@@ -50,6 +49,8 @@ from system.everything.report import (
     Report,
     pair_text,
 )
+
+from . import asking, clone_exam, duck, page, replicas, sparked
 
 
 def run_tour(paths: Sequence[str], into: str, *, embedded: bool, spark: bool) -> int:
