@@ -1,4 +1,4 @@
-"""Where keys are, as a value; and from the URL of a store to its engine, with its options."""
+"""Locations of keys, as values; and from the URL of a store to its engine, with its options."""
 
 from __future__ import annotations
 

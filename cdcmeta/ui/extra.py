@@ -26,7 +26,8 @@ from cdcmeta.ui.past import Edits, edits_back
 from cdcmeta.ui.requests import looks_longer, needed, store_of
 from cdcmeta.ui.svg import picture, shape, text
 from snapkv import SnapshotKV, When
-from snapkv.ui import Context, ExtraViews, Link, Page, Row, row, way_of
+from snapkv.ui import Context, ExtraViews, Link, Page
+from snapkv.ui.extending import Row, row, way_of
 
 # --- the pages of changes databases ---
 

@@ -9,7 +9,8 @@ from itertools import islice
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.ui.past import Moves, moves_back, moves_of
 from snapkv import CompactedError, Entry, When
-from snapkv.ui import Budget, Event, KeyValue, Source, Versions, replayed, stamped
+from snapkv.ui import Source
+from snapkv.ui.extending import Budget, Event, KeyValue, Versions, replayed, stamped
 
 MOVES_MAX = 40
 """The most moves of a table that are shown."""

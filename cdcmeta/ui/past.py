@@ -10,7 +10,8 @@ from cdcmeta.changes.relocation import space_of
 from cdcmeta.scheduler.runtime import records
 from snapkv import When
 from snapkv.model import Version
-from snapkv.ui import Budget, Source, Versions, stored_versions_back
+from snapkv.ui import Source
+from snapkv.ui.extending import Budget, Versions, stored_versions_back
 
 EDITS_MAX = 25
 MOVES_MAX = 50

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-from snapkv.ui import escaped
+from snapkv.ui.extending import escaped
 
 TEXT_CHARS_MAX = 200
 COLOURS = 8

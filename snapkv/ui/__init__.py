@@ -19,26 +19,14 @@ except for dragging and following.
 from snapkv.base.extras import extra
 
 with extra("ui", "the page"):
-    # the kit for views of other packages
-    from snapkv.engine.contract import Event as Event
-    from snapkv.engine.contract import KeyValue as KeyValue
-    from snapkv.engine.replay import replayed as replayed
-    from snapkv.reading.history import stamped as stamped
     from snapkv.rendering import Redaction
     from snapkv.ui.context import Context, Site
     from snapkv.ui.contributed import ExtraViews, Link
-    from snapkv.ui.differences import Row as Row
-    from snapkv.ui.differences import row as row
     from snapkv.ui.fleet.site import FleetSite
     from snapkv.ui.rendered import Rendering
     from snapkv.ui.serving import ui_server
-    from snapkv.ui.source import Budget as Budget
     from snapkv.ui.source import Source
-    from snapkv.ui.text import escaped as escaped
-    from snapkv.ui.versions import Versions as Versions
-    from snapkv.ui.versions import stored_versions_back as stored_versions_back
     from snapkv.ui.views import Page
-    from snapkv.ui.views import way_of as way_of
 
 __all__ = [
     "Context",

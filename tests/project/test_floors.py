@@ -50,7 +50,7 @@ DOORS = {
     "cdcmeta.cli": "cli.kit",
     "cdcmeta.scheduler.executors": "copying.archive_target copying.toolkit",
     "cdcmeta.spark": "spark.sources",
-    "cdcmeta.ui": "ui",
+    "cdcmeta.ui": "ui ui.extending",
 }
 
 # What docs/architecture.md says of rooms: they do not import these, but for the modules named.

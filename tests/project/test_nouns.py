@@ -76,7 +76,7 @@ def twice() -> Iterator[str]:
             yield f"file {name}"
 
 
-DOORS = ("snapkv/cli/kit.py", "snapkv/copying/toolkit.py")
+DOORS = ("snapkv/cli/kit.py", "snapkv/copying/toolkit.py", "snapkv/ui/extending.py")
 """They only name what cdcmeta takes from other modules (tests/project/test_floors.py)."""
 
 

@@ -1,0 +1,24 @@
+"""Kit for views of other packages: bounded sources, versions, differences, events."""
+
+from snapkv.engine.contract import Event, KeyValue
+from snapkv.engine.replay import replayed
+from snapkv.reading.history import stamped
+from snapkv.ui.differences import Row, row
+from snapkv.ui.source import Budget
+from snapkv.ui.text import escaped
+from snapkv.ui.versions import Versions, stored_versions_back
+from snapkv.ui.views import way_of
+
+__all__ = [
+    "Budget",
+    "Event",
+    "KeyValue",
+    "Row",
+    "Versions",
+    "escaped",
+    "replayed",
+    "row",
+    "stamped",
+    "stored_versions_back",
+    "way_of",
+]
