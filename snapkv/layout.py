@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
 
 ROUND_META = "fleet_"
-"""With this begin the names in the meta of the ticks that make a round (`snapkv.fleet.rounds`)."""
+"""The beginning of names in the meta of ticks that make a round (`snapkv.fleet.tick_rounds`)."""
 CREATION_ORDINAL = 1
 """The ordinal of a store's creation, which is not a commit."""
 

@@ -78,8 +78,8 @@ def create(
     sink_name: Annotated[str, typer.Option(help="The name of the sink's store.")] = "default",
 ) -> None:
     """Replicate a store into a sink: its content as it is now, and then each change."""
-    from cdcmeta.scheduler.runtime.checking import check_sink, check_source
-    from cdcmeta.scheduler.runtime.opening import absolute, check_tables
+    from cdcmeta.scheduler.runtime.stores_and_sinks import absolute, check_tables
+    from cdcmeta.scheduler.runtime.url_forms import check_sink, check_source
 
     if log is None and ranges is not None:
         raise typer.BadParameter("--ranges divides a log: give --log NAME, too")
@@ -229,8 +229,8 @@ def update(
     cluster: ClusterOption = CLUSTER,
 ) -> None:
     """Change the tables or the sink; new tables begin where they stopped, at the start, or anew."""
-    from cdcmeta.scheduler.runtime.checking import check_sink
-    from cdcmeta.scheduler.runtime.opening import absolute
+    from cdcmeta.scheduler.runtime.stores_and_sinks import absolute
+    from cdcmeta.scheduler.runtime.url_forms import check_sink
 
     values: dict[str, Any] = {}
     if prefix:

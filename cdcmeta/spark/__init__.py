@@ -21,7 +21,7 @@ from snapkv.base.extras import extra
 with extra("spark", "Spark"):
     from cdcmeta.spark.api import changes_as_of, register
     from cdcmeta.spark.source import ChangesDataSource
-    from cdcmeta.spark.streams import with_stream
+    from cdcmeta.spark.stream_column import with_stream
     from snapkv.spark.sources import SourceError
 
 __all__ = [

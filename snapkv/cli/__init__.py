@@ -2,8 +2,8 @@
 
 `options` declares the options that many commands share, and opens the store. `formats` writes
 values, times and commits as text for people and as JSON for programs. `output` is the answer of a
-command, as text, table, JSON or YAML. `rendering` has the options of values and differences, and
-`differences` shows them. `terminal` writes lines, `pager` shows long answers,
+command, as text, table, JSON or YAML. `rendering_options` has the options of values and
+differences, and `differences` shows them. `terminal` writes lines, `pager` shows long answers,
 `progress` shows what takes long, `questions` asks. `exits` maps errors to exit codes, in one table.
 `app` has the table of the commands.
 

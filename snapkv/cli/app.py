@@ -27,7 +27,7 @@ COMMANDS = {
     "blame": Place("snapkv.cli.comparing", "Read"),
     "watch": Place("snapkv.cli.watching", "Read"),
     "fleet": Place("snapkv.cli.fleet", "Read"),
-    "ui": Place("snapkv.cli.page", "Read"),
+    "ui": Place("snapkv.cli.ui_command", "Read"),
     "put": Place("snapkv.cli.writing", "Write"),
     "rm": Place("snapkv.cli.writing", "Write"),
     "restore": Place("snapkv.cli.writing", "Write", times=1),

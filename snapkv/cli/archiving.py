@@ -83,7 +83,7 @@ def _lag_s(options: StoreOptions, files: Files, resolved: int) -> float:
     of two histories do not compare.
     """
     from snapkv.archive.engine import ArchiveEngine
-    from snapkv.archive.joined import JoinedEngine
+    from snapkv.archive.live_and_archive import JoinedEngine
 
     with options.opened() as store:
         reader = store.reader

@@ -25,7 +25,7 @@ from snapkv.cli.options import (
     takes,
 )
 from snapkv.cli.output import COMMIT_HEADINGS, Output
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import tell
 from snapkv.errors import CompactedError
 from snapkv.model import Commit, Difference, Version

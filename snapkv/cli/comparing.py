@@ -14,7 +14,7 @@ from snapkv.cli.formats import Json, key_text, version_json
 from snapkv.cli.moments import moment, settled, up_to
 from snapkv.cli.options import AtOption, KeyArgument, PrefixOption, StoreOptions, takes
 from snapkv.cli.output import Output
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import tell_longer_names
 from snapkv.copying.long_keys import with_long_keys
 from snapkv.errors import KeyNotFoundError

@@ -21,7 +21,7 @@ from snapkv.cli.formats import (
     value_json,
 )
 from snapkv.cli.output import Output
-from snapkv.cli.rendering import Rendering
+from snapkv.cli.rendering_options import Rendering
 from snapkv.cli.terminal import Part, tell, tell_warning, write_line
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Difference

@@ -34,7 +34,7 @@ from snapkv.cli.options import (
     takes,
 )
 from snapkv.cli.output import Output, who_and_why
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import Part, tell, write_line
 from snapkv.copying.long_keys import with_long_keys
 from snapkv.errors import KeyNotFoundError

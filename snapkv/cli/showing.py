@@ -14,7 +14,7 @@ from snapkv.cli.formats import commit_json
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.options import PrefixOption, StoreOptions, takes
 from snapkv.cli.output import Output, who_and_why
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import tell
 from snapkv.model import Commit
 from snapkv.reading.log import Logged, differences_of

@@ -23,7 +23,7 @@ from snapkv.cli.options import (
     takes,
 )
 from snapkv.cli.output import COMMIT_HEADINGS, Output
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import Part
 from snapkv.errors import CompactedError, HistoryGapError
 from snapkv.model import Change, Changes, Difference

@@ -17,7 +17,7 @@ from snapkv.cli.moments import moment, settled
 from snapkv.cli.options import StoreOptions, YesOption, takes
 from snapkv.cli.output import Output
 from snapkv.cli.questions import confirm_found, standard_input
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import tell, tell_longer_names, tell_warning
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard

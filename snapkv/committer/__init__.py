@@ -9,10 +9,10 @@ from snapkv.committer.attribution import checked_meta as checked_meta
 from snapkv.committer.committer import COMMIT_TIMEOUT_S as COMMIT_TIMEOUT_S
 from snapkv.committer.committer import COMMIT_TIMEOUT_S_MAX as COMMIT_TIMEOUT_S_MAX
 from snapkv.committer.committer import Committer as Committer
+from snapkv.committer.hooked import WatchedCommitter as WatchedCommitter
 from snapkv.committer.operations import Check as Check
 from snapkv.committer.operations import compile_check as compile_check
 from snapkv.committer.operations import compile_operations as compile_operations
 from snapkv.committer.operations import listed as listed
 from snapkv.committer.operations import pairs as pairs
 from snapkv.committer.request import SentRequest as SentRequest
-from snapkv.committer.watched import WatchedCommitter as WatchedCommitter

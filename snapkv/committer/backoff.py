@@ -6,7 +6,7 @@ import random
 
 from snapkv.base.waiting import monotonic
 from snapkv.clock import HybridClock
-from snapkv.committer.pace import Pace
+from snapkv.committer.clock_lead import Pace
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import CorruptStoreError
 from snapkv.layout import StampRecord

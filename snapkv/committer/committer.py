@@ -12,6 +12,7 @@ from snapkv.base.concurrency import here
 from snapkv.base.waiting import monotonic, no_later_than, pause
 from snapkv.clock import HybridClock, Unmarked
 from snapkv.committer.backoff import Backoff
+from snapkv.committer.clock_lead import Pace
 from snapkv.committer.group import EmptyGroupError, GroupBuilder
 from snapkv.committer.operations import Check
 from snapkv.committer.outcomes import (
@@ -22,7 +23,6 @@ from snapkv.committer.outcomes import (
     name_open,
     unknown,
 )
-from snapkv.committer.pace import Pace
 from snapkv.committer.queue import Call, CommitQueue
 from snapkv.committer.recovery import CommitCounts, Recovery, Undecided
 from snapkv.committer.request import History, Request, SentRequest, Verdict, marks_of

@@ -16,16 +16,16 @@ from snapkv.errors import (
     NotSupportedError,
 )
 from snapkv.fleet import merged
-from snapkv.fleet.behind import Behind, Span, allowed, check_behind, in_ms, span_of
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.finality import Policy
+from snapkv.fleet.late_members import Behind, Span, allowed, check_behind, in_ms, span_of
 from snapkv.fleet.member import Member, chosen, named, one_of
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import MemberCommit, MemberSteps, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
 from snapkv.fleet.pin import ABSENT, Pin
-from snapkv.fleet.rounds import aligned
+from snapkv.fleet.tick_rounds import aligned
 from snapkv.fleet.ticker import Ticker
 from snapkv.fleet.token import Cut, Place, check_resumed, check_same, decoded
 from snapkv.fleet.watch import HOLD_BYTES, FleetWatch

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from snapkv.errors import CompactedError
-from snapkv.fleet.behind import Span
 from snapkv.fleet.connection import begun
+from snapkv.fleet.late_members import Span
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import in_order
 from snapkv.model import Commit, Difference

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from snapkv.errors import CompactedError, NotObservedError
-from snapkv.fleet.behind import Span
 from snapkv.fleet.connection import Connection, ReadSpan, begun
+from snapkv.fleet.late_members import Span
 from snapkv.fleet.member import naming
 from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Seen

@@ -1,4 +1,4 @@
-"""A ticker of all members of a fleet, in rounds with one timestamp; see `rounds`."""
+"""A ticker of all members of a fleet, in rounds with one timestamp; see `tick_rounds`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from snapkv.base.waiting import monotonic
 from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock, ManualClock
 from snapkv.errors import InvalidOptionError, SnapKVError, StoreClosedError
 from snapkv.fleet.member import Member, named
-from snapkv.fleet.rounds import ANY, BEFORE, ROUND, SPREAD, TICKER, WITHOUT
+from snapkv.fleet.tick_rounds import ANY, BEFORE, ROUND, SPREAD, TICKER, WITHOUT
 from snapkv.model import Commit, Ops, Scalar, Stamp
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from snapkv.archive.changes import changes_of
 from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.joined import JoinedEngine, archive_of
+from snapkv.archive.live_and_archive import JoinedEngine, archive_of
 from snapkv.archive.manifest import File
 from snapkv.engine.contract import Engine
 from snapkv.layout import Mark

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.joined import archive_of
+from snapkv.archive.live_and_archive import archive_of
 from snapkv.archive.manifest import File
 from snapkv.errors import CompactedError, HistoryGapError
 from snapkv.reading import change_tables

@@ -295,6 +295,6 @@ def _layout(engine: Engine, settings: Settings) -> Layout:
 
 
 def _joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> Engine:
-    from snapkv.archive.joined import joined  # it needs pyarrow
+    from snapkv.archive.live_and_archive import joined  # it needs pyarrow
 
     return joined(live, archive, storage)

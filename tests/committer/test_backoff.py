@@ -8,7 +8,7 @@ import pytest
 
 from snapkv.clock import HybridClock, ManualClock
 from snapkv.committer import backoff as backoff_module
-from snapkv.committer import pace as pace_module
+from snapkv.committer import clock_lead as pace_module
 from snapkv.committer.backoff import (
     AGE_AFTER,
     AGE_FLIGHTS,
@@ -22,7 +22,7 @@ from snapkv.committer.backoff import (
     CLAIM_STEPS_AFTER,
     Backoff,
 )
-from snapkv.committer.pace import Pace
+from snapkv.committer.clock_lead import Pace
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import StampRecord
 from snapkv.times import pack, physical_ms

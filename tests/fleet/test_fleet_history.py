@@ -14,8 +14,8 @@ from snapkv.errors import (
     InvalidTypeError,
     StoreClosedError,
 )
-from snapkv.fleet.behind import span_of
 from snapkv.fleet.connection import Connection
+from snapkv.fleet.late_members import span_of
 from snapkv.fleet.log import logs
 from snapkv.reading import history
 from snapkv.times import physical_ms

@@ -7,7 +7,7 @@ import pytest
 import snapkv
 from snapkv import Round, Ticker
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreClosedError, StoreNotFoundError
-from snapkv.fleet.rounds import BEFORE, ROUND, SPREAD, TICKER, WITHOUT
+from snapkv.fleet.tick_rounds import BEFORE, ROUND, SPREAD, TICKER, WITHOUT
 from snapkv.times import pack
 
 from .histories import PREFIX

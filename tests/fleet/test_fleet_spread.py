@@ -8,7 +8,7 @@ import pytest
 
 import snapkv
 from snapkv import MembersBehindError
-from snapkv.fleet import rounds
+from snapkv.fleet import tick_rounds as rounds
 
 from .histories import PREFIX
 from .sites import WAIT_S, eventually

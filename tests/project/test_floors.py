@@ -117,7 +117,7 @@ CLIENTS = {
         "snapkv.archive.verify",
         "snapkv.archive.whole",
         "cdcmeta.generations",
-        "cdcmeta.spark.streams",
+        "cdcmeta.spark.stream_column",
     },
     "pyarrow": {
         "snapkv.archive",

@@ -16,7 +16,7 @@ from fleet_servers import READERS, Server
 import snapkv
 from snapkv import FleetMoment
 from snapkv.errors import MembersBehindError, SnapKVError, StoreRestoredError
-from snapkv.fleet.behind import Behind
+from snapkv.fleet.late_members import Behind
 from snapkv.fleet.pin import Seen
 from snapkv.fleet.watch import FleetWatch
 

@@ -467,7 +467,8 @@ class VirtualTime:
 @contextmanager
 def patched_time(time: Any) -> Iterator[None]:
     """Let committer and time line see another time than the machine's."""
-    from snapkv.committer import backoff, committer, pace, queue, recovery
+    from snapkv.committer import backoff, committer, queue, recovery
+    from snapkv.committer import clock_lead as pace
     from snapkv.timeline import continuity, tracker
 
     with pytest.MonkeyPatch.context() as patch:

@@ -8,7 +8,7 @@ from protocol_remote import Network, delay
 from snapkv import ClockSkewError, ClockWarning, ManualClock
 from snapkv.clock import HybridClock
 from snapkv.committer import backoff as rounds
-from snapkv.committer import pace
+from snapkv.committer import clock_lead as pace
 from snapkv.engine.contract import Range
 from snapkv.errors import InvalidTimeError
 from snapkv.layout import StampRecord

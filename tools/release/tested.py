@@ -15,8 +15,17 @@ from tools.release.installed import Installations
 EXTRAS = "archive,arrow,generations,http,iceberg,ui"
 """Those that the tests below use; Spark's versions have tests of their own: `make soak`."""
 FOLDERS = (
-    *("archive", "changes", "conformance", "generations", "lmdb", "rendering"),
-    *("scheduler", "store", "unit"),
+    *(
+        "archive",
+        "base",
+        "changes",
+        "committer",
+        "conformance",
+        "coordination",
+        "copying",
+        "engine",
+    ),
+    *("generations", "reading", "rendering", "scheduler", "store", "timeline", "unit"),
 )
 TESTS_S = 3_600.0
 JOBS_MAX = 4

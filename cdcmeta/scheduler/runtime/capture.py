@@ -14,8 +14,8 @@ from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.executors.sinks.called import Function
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.gauges import CaptureStatus
-from cdcmeta.scheduler.runtime.opening import Stores
 from cdcmeta.scheduler.runtime.registration import Life
+from cdcmeta.scheduler.runtime.stores_and_sinks import Stores
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import SnapKVError, SnapshotKV
 from snapkv.base.waiting import StopEvent, monotonic, pause, pause_unless

@@ -13,7 +13,6 @@ from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.beginnings import floors_of, updated
-from cdcmeta.scheduler.runtime.checking import check_sink, check_source
 from cdcmeta.scheduler.runtime.records import (
     PAUSED,
     RUNNING,
@@ -22,6 +21,7 @@ from cdcmeta.scheduler.runtime.records import (
     Registration,
 )
 from cdcmeta.scheduler.runtime.reports import FeedReport, feed_reports
+from cdcmeta.scheduler.runtime.url_forms import check_sink, check_source
 from snapkv import (
     Absent,
     AtRevision,

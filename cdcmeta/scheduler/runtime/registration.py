@@ -26,16 +26,16 @@ from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
 from cdcmeta.scheduler.runtime.gauges import CaptureStatus
-from cdcmeta.scheduler.runtime.opening import (
+from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Registration
+from cdcmeta.scheduler.runtime.registry import Registry
+from cdcmeta.scheduler.runtime.reports import Reporter
+from cdcmeta.scheduler.runtime.stores_and_sinks import (
     OpeningExecutor,
     Stores,
     open_sink,
     open_source,
     origin_of,
 )
-from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Registration
-from cdcmeta.scheduler.runtime.registry import Registry
-from cdcmeta.scheduler.runtime.reports import Reporter
 from cdcmeta.scheduler.runtime.term import GRACE_S, Term
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import Leader, SnapKVError, SnapshotKV

@@ -12,8 +12,8 @@ from math import log2
 from typing import Any, NamedTuple
 
 from cdcmeta.scheduler.executors.rates import Delay, Rate, Rates
-from cdcmeta.scheduler.runtime.opening import OpeningExecutor
 from cdcmeta.scheduler.runtime.records import decoded
+from cdcmeta.scheduler.runtime.stores_and_sinks import OpeningExecutor
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CorruptStoreError
 

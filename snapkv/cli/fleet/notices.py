@@ -9,7 +9,7 @@ from snapkv.cli.formats import counted, time_text
 from snapkv.cli.terminal import tell, tell_warning
 from snapkv.clock import SystemClock
 from snapkv.errors import NAMED_MAX, MembersBehindError
-from snapkv.fleet.behind import Behind
+from snapkv.fleet.late_members import Behind
 from snapkv.fleet.moment import FleetMoment
 from snapkv.fleet.pin import Seen
 from snapkv.times import physical_ms

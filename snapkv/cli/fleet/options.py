@@ -14,9 +14,9 @@ from snapkv.cli.options import grouped, inherited, seconds, warnings_shown
 from snapkv.cli.output import Output
 from snapkv.cli.progress import patience
 from snapkv.clock import HybridClock, SystemClock
-from snapkv.fleet.behind import Behind
 from snapkv.fleet.description import members_of
 from snapkv.fleet.fleet import Fleet
+from snapkv.fleet.late_members import Behind
 from snapkv.fleet.member import chosen
 from snapkv.fleet.members import Members
 from snapkv.fleet.opening import MEMBER_TIMEOUT_S, opened

@@ -28,7 +28,7 @@ from snapkv.cli.options import (
     takes,
 )
 from snapkv.cli.output import COMMIT_HEADINGS, Output
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import tell
 from snapkv.cli.ticker import Stop
 from snapkv.cli.watching import IdleOption, WatchSinceOption, changes_json, write_changes

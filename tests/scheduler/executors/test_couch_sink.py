@@ -14,8 +14,8 @@ from cdcmeta.scheduler.executors.sinks import couch_revisions
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
-from cdcmeta.scheduler.runtime.opening import Stores, open_sink
 from cdcmeta.scheduler.runtime.records import Changefeed
+from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, open_sink
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
 from .between import Between, answers

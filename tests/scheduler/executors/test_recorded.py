@@ -10,8 +10,8 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.sinks import recorded_archive
 from cdcmeta.scheduler.executors.sinks.recorded import folder_name, recorded_sink, store_name
-from cdcmeta.scheduler.runtime.opening import Stores, absolute, open_sink
 from cdcmeta.scheduler.runtime.records import Changefeed
+from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, absolute, open_sink
 from snapkv.errors import ArchiveError
 from snapkv.layout import NAME_BYTES_MAX, Layout
 

@@ -12,7 +12,7 @@ from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import DispatchTable, DispatchTableResponse
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
-from cdcmeta.scheduler.runtime.opening import OpeningExecutor
+from cdcmeta.scheduler.runtime.stores_and_sinks import OpeningExecutor
 from cdcmeta.scheduler.transport.grpc_post import GrpcPost
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import snapkv
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import Changefeeds, Placement, records
-from cdcmeta.scheduler.runtime.checking import OBJECT_STORES, check_source
 from cdcmeta.scheduler.runtime.records import Registration
+from cdcmeta.scheduler.runtime.url_forms import OBJECT_STORES, check_source
 from snapkv import ManualClock, SnapKVError
 from snapkv.archive.storage import CONFIG
 from snapkv.engine.etcd.address import endpoints_of

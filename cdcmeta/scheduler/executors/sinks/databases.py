@@ -40,7 +40,7 @@ from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.routes import ROUTE
+from cdcmeta.scheduler.executors.loop_prevention import ROUTE
 from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL, Claim, Origin
 from cdcmeta.scheduler.executors.sinks.couch import (
     BATCH_BYTES,

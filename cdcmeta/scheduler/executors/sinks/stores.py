@@ -13,8 +13,8 @@ replaced by B:
 If A does not hang but writes all the time, the record that B reads is old before B writes it. So
 each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
 
-The meta of each commit has the route of its changes (`routes.py`). Changes whose route has the
-target are not written again. A batch of only such changes writes nothing: the checkpoint in the
+The meta of each commit has the route of its changes (`loop_prevention.py`). Changes whose route has
+the target are not written again. A batch of only such changes writes nothing: the checkpoint in the
 target is then earlier than that of the captures, and what follows it is read and left out again.
 """
 
@@ -28,7 +28,7 @@ import msgpack
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.routes import (
+from cdcmeta.scheduler.executors.loop_prevention import (
     RECORDS,
     last_place,
     meta_after,

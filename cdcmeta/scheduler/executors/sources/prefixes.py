@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from cdcmeta.scheduler.executors.routes import RECORDS, metas_of
+from cdcmeta.scheduler.executors.loop_prevention import RECORDS, metas_of
 from cdcmeta.scheduler.executors.sources.contract import Part
 from snapkv import Change, Changes, Commit, Entry, SnapshotKV, Watch
 

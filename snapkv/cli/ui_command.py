@@ -15,7 +15,7 @@ from snapkv.cli.commands import gives
 from snapkv.cli.exits import CommandError
 from snapkv.cli.fleet.options import FLEET_VARIABLE, FleetOptions
 from snapkv.cli.options import StoreOptions, takes
-from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.serving import (
     HOST,
     AllowHostOption,

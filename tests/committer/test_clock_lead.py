@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from snapkv.committer import pace as pace_module
-from snapkv.committer.pace import FORGET_S, LEAD_MS_MAX, Pace
+from snapkv.committer import clock_lead as pace_module
+from snapkv.committer.clock_lead import FORGET_S, LEAD_MS_MAX, Pace
 from snapkv.layout import StampRecord
 from snapkv.times import pack
 

@@ -1,4 +1,4 @@
-"""Are the URLs of a changefeed's source and sink of a known form? Nothing is opened here."""
+"""The forms of URLs of a changefeed's source and sink. Nothing is opened here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL
 from cdcmeta.scheduler.executors.sinks.couch_client import SCHEMES, Database
 from cdcmeta.scheduler.executors.sinks.recorded import RECORD
-from cdcmeta.scheduler.runtime.opening import CALL, JSON_LINES
+from cdcmeta.scheduler.runtime.stores_and_sinks import CALL, JSON_LINES
 
 STORES = ("lmdb:DIR", "etcd://HOST:PORT", "memory:NAME")
 ARCHIVE_FORM = "archive:PLACE"

@@ -9,7 +9,7 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DocumentConflictError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.routes import ROUTE, place_of
+from cdcmeta.scheduler.executors.loop_prevention import ROUTE, place_of
 from cdcmeta.scheduler.executors.sinks.databases import DatabaseSink
 from cdcmeta.scheduler.executors.sinks.recorded import recorded_sink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
