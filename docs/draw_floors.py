@@ -48,7 +48,7 @@ def floors(imported: dict[str, set[str]]) -> list[list[str]]:
 
 
 def shortest(imported: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the imports without those that other imports imply: what a unit's imports import."""
+    """Return imports without the implied ones: what a unit's imports import is implied."""
 
     def beneath(unit: str) -> set[str]:
         return imported[unit].union(*map(beneath, imported[unit]))
