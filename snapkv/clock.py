@@ -119,7 +119,7 @@ class SharedFloor:
         self.lock = threading.Lock()
 
     def add(self, skew: int) -> None:
-        """Keep a floor for a skew, too: the highest of those that have it in reach."""
+        """Keep a floor for a skew, too: the highest known floor that is within its reach."""
         with self.lock:
             reach = _machine_now() + skew
             known = [floor for floor in self.of_skew.values() if floor <= reach]
@@ -211,7 +211,7 @@ class HybridClock:
 
         It is larger by `ahead` than this clock alone needs. `at` replaces the time of the wall
         clock. `now` is a reading of just before, if the caller has one. A `claim` is ahead of the
-        clock to win against other writers, also those of this process: other clocks follow it when
+        clock to win against other writers, also of this process: other clocks follow the claim when
         it was seen as a commit.
 
         Raises `InvalidTimeError` if 64 bits are used up or the wall clock is out of range.
@@ -239,7 +239,7 @@ def commit_after(timestamp: int, *, max_clock_skew: float = MAX_CLOCK_SKEW_S) ->
     For a timestamp that came from outside of all stores, for example with a message: whatever its
     sender committed up to it is then earlier than what this process commits. A timestamp that was
     read from a store needs no such call. It holds for all stores that use the machine's clock, also
-    for those that are opened later. No round trip.
+    for stores that are opened later. No round trip.
 
     >>> import snapkv
     >>> with snapkv.open("memory:") as store:

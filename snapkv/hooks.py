@@ -1,6 +1,6 @@
 """Hooks: what a store reports while it works, for metrics and traces.
 
-A *hook* is a method of `Hooks`. A subclass overrides those that it wants, and `snapkv.open` takes
+A *hook* is a method of `Hooks`. A subclass overrides the hooks that it wants. `snapkv.open` takes
 an object of it. Each hook gets an *event*, a frozen dataclass. Events contain no keys and no
 values; the errors in them may name keys.
 
@@ -100,7 +100,7 @@ class CommitEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class TickEvent(Event):
-    """A tick has ended. The attributes are those of `CommitEvent`."""
+    """A tick has ended. The attributes are as in `CommitEvent`, which also has `members`."""
 
     METHOD: ClassVar[str] = "on_tick"
 
@@ -217,7 +217,7 @@ class RecordEvent(Event):
 
 
 class Hooks:
-    """Methods that a store calls while it works; all do nothing. Override those that you want.
+    """Methods that a store calls while it works; all do nothing. Override the ones that you want.
 
     >>> import snapkv
     >>> class Slow(snapkv.Hooks):

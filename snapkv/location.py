@@ -35,8 +35,8 @@ COMMON_OPTIONS = (
 class Location:
     """Where keys are: in a store, in one of its spaces, or below a prefix that is observed.
 
-    `options` are those of the engine, `storage` those of the archive's object store. It can be
-    pickled, and hashed if their values can.
+    `options` are options of the engine, `storage` options of the archive's object store. A location
+    can be pickled, and hashed if the values of the options can.
     """
 
     url: str

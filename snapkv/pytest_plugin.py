@@ -37,7 +37,7 @@ def snapkv_clock() -> ManualClock:
 
 @pytest.fixture
 def snapkv_store(snapkv_clock: ManualClock) -> Iterator[SnapshotKV]:
-    """Yield an empty store in memory, whose times are those of `snapkv_clock`."""
+    """Yield an empty store in memory, whose times come from `snapkv_clock`."""
     from snapkv import open as open_store
 
     with open_store("memory:", clock=snapkv_clock, writer="pytest", max_clock_skew=SKEW_S) as store:

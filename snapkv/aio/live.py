@@ -104,7 +104,7 @@ class LiveWatch(Following[LiveChange]):
 
 
 class _BegunLater:
-    """A watch that its first call begins; its calls run where those of the store run."""
+    """A watch that its first call begins; its calls run where the store's calls run."""
 
     def __init__(self, make: Callable[[], SyncLiveWatch]) -> None:
         self._make = make

@@ -24,7 +24,7 @@ def open(
 ) -> Opening[SnapshotKV[V]]:
     """Open a store for one asyncio loop; `await` it, or use it in `async with`.
 
-    `url`, `codec` and `options` are those of `snapkv.open`, which describes costs and errors:
+    `url`, `codec` and `options` are as for `snapkv.open`, which describes costs and errors:
     without a URL it opens the store that the environment's `SNAPKV_STORE` names. On etcd, calls run
     in the loop, on `grpc.aio` (extra `aio`); on other engines, and with `archive=`, in 12 threads.
 

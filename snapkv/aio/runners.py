@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS_MAX, WRITERS_MAX = 4, 8
-"""Threads of one store for its calls; those that wait for long have their own."""
+"""Threads of one store for its calls; a call that waits for long has its own thread."""
 SETTLE_S = 0.8
 """How long a cancelled write in a thread is waited for, so that its outcome is known."""
 END_S = 0.9
@@ -189,7 +189,7 @@ class ThreadRunner:
             self._loop.call_soon_threadsafe(function)
 
     async def end(self) -> None:
-        """Take no more calls, and wait for those that run."""
+        """Take no more calls, and wait for the calls that run."""
         until = self._loop.time() + END_S
         for pool in (self._readers, self._writers):
             pool.shutdown(wait=False)

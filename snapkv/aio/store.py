@@ -107,7 +107,7 @@ class SnapshotKV(Writes[str, V], AsyncClosing):
         meta: Mapping[str, Scalar] | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """Commit operations, or those that `build(stamp)`, a plain function, returns."""
+        """Commit operations, or the operations that `build(stamp)`, a plain function, returns."""
         return await self._runner.write(
             self._store.commit,
             build,

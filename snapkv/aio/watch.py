@@ -138,7 +138,7 @@ class Hub(Generic[K]):
             self._watch = None
 
     def _spread(self, changes: Changes[K]) -> None:
-        """Give each watch the changes that match its prefix; those of one prefix share them."""
+        """Give each watch the changes that match its prefix; watches of one prefix share them."""
         if self._lengths is None:
             self._lengths = {len(prefix) for prefix in self._of_prefix if prefix is not None}
         for prefix, mine in matching(changes, self._of_prefix, self._lengths):
@@ -169,7 +169,7 @@ def matching(
 ) -> list[tuple[K | None, Changes[K]]]:
     """Return the prefixes that match some changes, each with these; None matches all.
 
-    `lengths` are those of the prefixes. O(changes x lengths), however many prefixes there are.
+    `lengths` are the prefixes' lengths. O(changes x lengths), however many prefixes there are.
     """
     found: dict[K, list[Change[K]]] = {}
     for change in changes.changes:

@@ -119,7 +119,7 @@ class Runtime(Protocol):
 
     @property
     def place(self) -> object:
-        """Where its calls run: those of one place may wait for each other's stores."""
+        """Where its calls run: calls of one place may wait for each other's stores."""
         ...
 
     def ident(self) -> int:
@@ -230,12 +230,12 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
         return found
 
     def notify(self) -> None:
-        """Wake one of those that wait."""
+        """Wake one waiting thread."""
         if self._news is not None:
             self._news.notify()
 
     def notify_all(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting threads."""
         if self._news is not None:
             self._news.notify_all()
 
@@ -266,7 +266,7 @@ class ThreadEvent:
 
 
 class Threads:
-    """The runtime of code that runs in threads; most of its parts are those of `threading`."""
+    """The runtime of code that runs in threads; most of its parts are from `threading`."""
 
     place = "threads"
     ident = staticmethod(threading.get_ident)

@@ -45,7 +45,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
-    """Yield a binary file whose bytes become those of `path` when the block ends well.
+    """Yield a binary file whose bytes become the contents of `path` when the block ends well.
 
     A missing file is made, and a regular file is replaced, when its new contents are complete; if
     the block raises, the path stays as it was. A symbolic link is followed: the file that it names

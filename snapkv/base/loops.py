@@ -174,7 +174,7 @@ def _expire(future: asyncio.Future[bool]) -> None:
 
 
 class LoopLock:
-    """A lock of calls in one loop; it goes to those that wait in their order."""
+    """A lock of calls in one loop; waiting calls get the lock in their order."""
 
     def __init__(self, runtime: GreenletRuntime) -> None:
         self._runtime, self._taken = runtime, False

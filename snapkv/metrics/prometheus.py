@@ -34,7 +34,7 @@ from snapkv.store.store import SnapshotKV
 from snapkv.times import physical_ms
 
 STATES = ("starting", "standby", "recording", "waiting")
-"""Those of `RecordStatus.state`."""
+"""The values of `RecordStatus.state`."""
 
 
 @dataclass(slots=True)

@@ -169,7 +169,7 @@ def _version_of(stamp: StampRecord, revision: int, value: bytes | None) -> Versi
 
 
 class Span(NamedTuple):
-    """Which versions of a key are wanted: those of the commits in (since, until], so many."""
+    """The wanted versions of a key: of the commits in (since, until], at most `limit`."""
 
     since: When | None = None
     until: When | None = None

@@ -66,7 +66,7 @@ def log(
     wanted: int | None = None,
     details: bool = False,
 ) -> Iterator[Logged]:
-    """Yield the commits in (since, until], or those of them that changed given keys.
+    """Yield the commits in (since, until], or only the commits that changed given keys.
 
     With `keys`, or a `prefix`, only commits that changed one of them, and only these keys are
     `moved`; of observed keys always. Without `details`, `moved` is empty. If compaction left the

@@ -104,7 +104,7 @@ class Reader:
         renew_in_children(self)
 
     def make_policy(self) -> RevisionPolicy:
-        """Return the policy of the keys: the time line itself for those of its own store."""
+        """Return the policy of the keys: the time line itself for keys of its own store."""
         return self.timeline
 
     def after_fork(self) -> None:
@@ -236,7 +236,7 @@ class Reader:
             self.notify(FailoverEvent(self.notify.store, left, entered, reason))
 
     def stop(self) -> None:
-        """Wake waiting threads; a reader has none beside those of its followers."""
+        """Wake waiting threads; a reader has no threads but its followers' threads."""
 
     def close(self) -> None:
         """Close everything, in the order that frees waiting threads; may be repeated."""

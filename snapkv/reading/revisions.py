@@ -67,7 +67,7 @@ def _of_numbers(core: Reader, numbers: list[int]) -> list[int]:
 
 
 def _of_moments(core: Reader, moments: Sequence[When]) -> list[int]:
-    """Answer moments of any kind; those that name a revision cost a round trip each."""
+    """Answer moments of any kind; a moment that names a revision costs a round trip."""
     now_ms = core.clock.now_ms()
     resolved: list[int | None] = []  # None: it names a revision
     numbers: list[int] = []

@@ -93,8 +93,8 @@ def commits(
 ) -> Iterator[Arrays]:
     """Yield the columns of `arrow.COMMITS` for the commits in (low, high], newest first.
 
-    With a range, operation and metrics are those of its changes, which costs a replay of the range;
-    without, they are NULL, as for `low` itself, which is last if `inclusive`. For an observed
+    With a range, operation and metrics describe its changes, which costs a replay of the range;
+    without, both are NULL, as for `low` itself, which is last if `inclusive`. For an observed
     prefix the range is needed: each foreign write is a row of its own, without a writer. Holds the
     whole log in memory, as columns. Raises `CompactedError`.
     """

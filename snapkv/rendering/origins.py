@@ -36,10 +36,10 @@ def blame(
 ) -> list[Blame]:
     """Return, for each path (or line) of the newest value, the version that last changed it.
 
-    `versions` are those of one key, oldest first, as `history(key)` yields them. A path is that of
-    a scalar or of an empty dict or list, in the order of the value; lines are those of a text, or
-    of a dump in hex. What the oldest version had carries that version: where history was compacted,
-    it may be older. A version that removes the key, or that is of another form (a text between
+    `versions` are all of one key, oldest first, as `history(key)` yields them. A path names a
+    scalar, or an empty dict or list, in the order of the value; a line is of a text, or of a dump
+    in hex. What the oldest version had carries that version: where history was compacted, it may
+    be older. A version that removes the key, or that is of another form (a text between
     trees), ends what was before. The list is empty without versions, or if the newest
     removes the key.
 

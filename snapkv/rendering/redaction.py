@@ -1,4 +1,4 @@
-"""Values that are never shown: those of keys below given prefixes."""
+"""Values that are never shown: the values of keys below given prefixes."""
 
 from __future__ import annotations
 

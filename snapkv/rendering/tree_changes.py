@@ -43,8 +43,8 @@ Kind = Literal["added", "removed", "changed", "moved"]
 class PathChange:
     """One path that differs.
 
-    A whole subtree that is added or removed is one change. Indexes in `path` are those of `after`;
-    only the last index of a removed item is that of `before`. A moved item of a list was at
+    A whole subtree that is added or removed is one change. Indexes in `path` are as in `after`;
+    only the last index of a removed item is as in `before`. A moved item of a list was at
     `index_before`; what changed inside it is a change of its own.
     """
 

@@ -39,11 +39,11 @@ def observe(
     """Open keys that other programs write into an engine, for reading any moment of them.
 
     `prefix` selects the keys: with a str prefix, keys are text, with a bytes prefix, bytes. An
-    empty prefix selects all keys of the engine, including those of snapkv's stores. The times are
-    those of the store `name` in the same engine: keep `snapkv tick --every 1s` running there, or
+    empty prefix selects all keys of the engine, including the keys of snapkv's stores. The times
+    come from the store `name` in the same engine: keep `snapkv tick --every 1s` running there, or
     commit to that store. It writes nothing, and creates no store. `url`, `ring_slots`, `clock`,
-    `read_timeout` and further options are those of `snapkv.open`. Of `hooks`, those of lookups,
-    watches and failovers are called. One round trip.
+    `read_timeout` and further options are as for `snapkv.open`. Of `hooks`, only the hooks of
+    lookups, watches and failovers are called. One round trip.
 
     >>> import snapkv
     >>> with snapkv.open("memory:cluster") as ticker:

@@ -51,7 +51,7 @@ class Stats:
     watch_lag_s: float | None
     """How old the newest of these commits was when it was returned; None before the first."""
     compactions: int
-    """Compactions by this store, those of `retain=` included."""
+    """Compactions by this store, also for `retain=`."""
     earliest_timestamp: int | None
     """The oldest time that remained after the newest of them, or that `health` found."""
     failovers: int

@@ -170,7 +170,7 @@ class SnapshotKV(Writes[str, V], Closing):
         meta: Mapping[str, Scalar] | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """Commit operations, or those that `build(stamp)` returns for the commit's own stamp.
+        """Commit operations, or the operations that `build(stamp)` returns for the commit's stamp.
 
         `build` must be pure: it is called again for every new timestamp. If it raises, nothing is
         written. Removals come before saves: a key that is removed and saved is saved. To save a key
@@ -264,7 +264,7 @@ class SnapshotKV(Writes[str, V], Closing):
     ) -> Commit | None:
         """Find out the outcome of a commit that was unknown, from any process, for good.
 
-        `ts`, `nonce`, `batch` and `guards` are those of the `CommitUnknownError`, which can be
+        `ts`, `nonce`, `batch` and `guards` come from the `CommitUnknownError`, which can be
         pickled to another process; guards on text keys may also be new, equal objects. Returns the
         commit if it landed, None if it never will. Keep the answer: after compaction of that time
         the same call can no longer find it out. Raises `ConflictError` if its group landed without

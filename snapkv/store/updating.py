@@ -55,8 +55,8 @@ class Trying:
 class Update(KeysAndValues[K, V]):
     """An update of one key: `fn` gets its value, and returns the new one; see `Writes.update`.
 
-    `keys` and `commit` are those of bytes; values are what `decoding` makes of these, if it is not
-    None.
+    `keys` and `commit` read and write bytes. If `decoding` is not None, it makes values of the
+    bytes.
 
     Two that count up from 7 at revision 4:
 
@@ -137,7 +137,7 @@ class Update(KeysAndValues[K, V]):
         return Updated(value, commit, tried)
 
     def _changed(self, entry: Entry | None) -> tuple[V | None, bytes | None]:
-        """Return the new value and its bytes: those of the entry if they mean the same value."""
+        """Return the new value and its bytes: the entry's bytes if they mean the same value."""
         key, decoding = self._key, self._decoding
         if decoding is None:
             before: Any = None if entry is None else entry.value

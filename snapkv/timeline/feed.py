@@ -86,10 +86,10 @@ class Feed:
 #     35, ord. 5       30, ord. 4        it is behind: a read finds 25 in its place; not added
 #     25, ord. 4       30, ord. 4        another one in its place: the same
 def is_in_question(marks: Sequence[Mark], newest: Mark) -> bool:
-    """Return whether marks of the feed may be those of a history that the engine has lost.
+    """Return whether marks of the feed may belong to a history that the engine has lost.
 
-    They were received some time ago, perhaps before a restore that nothing has noticed. Those that
-    end beyond the newest mark become the witness, so the next read checks them.
+    The feed received the marks some time ago, perhaps before a restore that nothing has noticed.
+    Marks that end beyond the newest mark become the witness, so the next read checks them.
     """
     is_other = any(mark.ordinal == newest.ordinal and mark != newest for mark in marks)
     return marks[-1].ordinal < newest.ordinal or is_other

@@ -16,7 +16,7 @@ from snapkv.layout import Mark, stamp_of
 READS_MAX = 128
 """Reads in one transaction, where etcd limits them."""
 PROBES_MAX = READS_MAX - 1
-"""Those of one wide step: one more reads the witness, see `continuity.py`."""
+"""The most probes of one wide step: one more read is for the witness, see `continuity.py`."""
 NEAR_PROBES_MAX = 64
 """The most probes at consecutive revisions around the guess; the rest are spread evenly."""
 ABOVE_GUESS = 32
