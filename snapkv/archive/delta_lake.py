@@ -5,7 +5,7 @@ come and some go (in its overwrites a file that stays is added and removed, whic
 forbids), and this needs no second set of credentials.
 
 The archive's URL is the table of the changes, its folder `log` the one of the commits. All files of
-the archive are below the former, so a VACUUM would delete those that the table does not name. The
+the archive are below the former, so a VACUUM would delete files that the table does not name. The
 protocol therefore demands a feature of writers that none has: readers read, writers refuse.
 
 Source: the protocol of Delta Lake, https://github.com/delta-io/delta/blob/master/PROTOCOL.md.

@@ -1,6 +1,6 @@
 """An archive as an engine: it answers reads at revisions and watches, and takes no writes.
 
-The revisions, versions and stored keys are those of the engine that was archived. So time line,
+The revisions, versions and stored keys are as in the engine that was archived. So time line,
 snapshots, histories, differences and watches work on an archive as they do on a live engine.
 """
 

@@ -104,7 +104,7 @@ class JoinedEngine:
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
     ) -> ReadResult:
-        """Answer all ranges: those that are compacted from the archive, the rest in one request."""
+        """Answer all ranges: compacted ranges from the archive, the rest in one request."""
         old: dict[int, RangeResult] = {}
         while True:
             new = [wanted for at, wanted in enumerate(ranges) if at not in old]

@@ -195,7 +195,7 @@ _used_by: list[int] = []
 
 
 def _check_process(url: str) -> None:
-    """Raise `NotSupportedError` where obstore's threads are those of the parent process."""
+    """Raise `NotSupportedError` if the parent process made obstore's threads."""
     if not _used_by:
         _used_by.append(os.getpid())
     if _used_by[0] != os.getpid():

@@ -14,7 +14,7 @@ SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 def open_files(url: str, storage: Mapping[str, Any] | None = None) -> Files:
-    """Return the files below a URL: those of a folder, or of an object store; no request.
+    """Return the files below a URL, of a folder or of an object store; no request.
 
     `storage` are options of the object store. Raises `InvalidOptionError`, `InvalidTypeError` for
     an unknown option, and `MissingExtraError` where obstore is not installed.

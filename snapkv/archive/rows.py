@@ -2,7 +2,7 @@
 
 A change and a row of a state have the user's key and its space ("" for keys without one), so that
 any program can read them; `Keys` turns them into stored keys and back. Rows are sorted by stored
-key, then by revision; those of a log by revision. `timestamp` is that of the commit which made the
+key, then by revision; rows of a log by revision. `timestamp` is that of the commit which made the
 version, `time` the same to the microsecond for people. `change_ordinal` numbers the changes of a
 revision in a space, from 0 on in the order of keys: a reader that has not all of them cannot.
 `meta` of a log is JSON text; logs that were written before it was a column do not have it.

@@ -115,7 +115,7 @@ class WholeArchive:
         return self.manifest.since_timestamp
 
     def _rows(self, opened: Any, file: File) -> Any:
-        """Return the rows of a file as `ROWS`; those of a base count as older than any time."""
+        """Return the rows of a file as `ROWS`; rows of a base count as older than any time."""
         missing = [] if file.kind == "delta" else [ROWS.field("timestamp"), ROWS.field("deleted")]
         table = _columns(opened, file, [each.name for each in ROWS if each not in missing])
         for each in missing:

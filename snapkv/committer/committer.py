@@ -60,9 +60,9 @@ CATCH_UP_S = 1.0
 def catch_up(unmarked: set[ref[Unmarked]], own: object, deadline: float) -> None:
     """Read the newest timestamps of the stores that have shown more than is known of them.
 
-    Not that of `own`: the engine itself orders the commits of one store. Not those of stores whose
-    calls run in another place, because a loop cannot wait for them. If a store does not answer,
-    nothing is learned from it. Never raises for that: the commit is of another store.
+    Skips `own`: the engine itself orders the commits of one store. Skips stores whose calls run in
+    another place, because a loop cannot wait for such calls. If a store does not answer, nothing is
+    learned from it. Never raises for that: the commit is of another store.
     """
     until, place = min(deadline, monotonic() + CATCH_UP_S), here().place
     for each in unmarked.copy():

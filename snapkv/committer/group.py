@@ -1,4 +1,4 @@
-"""Groups: build the callers' operations at one timestamp, and choose those that can share it."""
+"""Groups: build the callers' operations at one timestamp, and choose the calls that share it."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class GroupBuilder:
         """Return the calls of the next group, their operations and transactions, in batch order.
 
         The first call that builds is a member. Another one joins if its writes, guards, writer,
-        note and meta go with those of the members, no member has to be alone, and the request stays
-        small enough. Calls that do not fit stay queued. If a call's build raises, only that call
-        fails, through `failed`.
+        note and meta go with the members' (see `Group`), no member has to be alone, and the request
+        stays small enough. Calls that do not fit stay queued. If a call's build raises, only that
+        call fails, through `failed`.
         """
         calls: list[Call] = []
         group = Group()

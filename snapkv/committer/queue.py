@@ -165,7 +165,7 @@ class CommitQueue:
         self._leader = 0
 
     def close(self) -> None:
-        """Reject new calls and those that wait; calls that were sent still get their outcome."""
+        """Reject new calls and waiting calls; calls that were sent still get their outcome."""
         with self.lock:
             self._closed = True
             for call in self.waiting:

@@ -1,9 +1,9 @@
 """Importing keys that other programs wrote: a store gets the newest state of a prefix.
 
 The source is read at one revision. A first pass over its keys finds names that a store cannot hold,
-and the keys of snapkv stores. A second pass merges its keys and values with those of the store
-below the same names, and commits the differences, each commit under the guard that no other writer
-came first.
+and the keys of snapkv stores. A second pass merges its keys and values with the store's keys
+and values below the same names, and commits the differences, each commit under the guard that no
+other writer came first.
 """
 
 from __future__ import annotations

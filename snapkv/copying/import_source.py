@@ -110,7 +110,7 @@ def _counted(pages: Iterable[list[KeyValue]], roots: tuple[bytes, ...], names: N
 
 
 def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
-    """Return whether the keys below a root are those of a snapkv store."""
+    """Return whether the keys below a root belong to a snapkv store."""
     wanted = [Range(root + name, revision=revision) for name in (b"sys/format", b"sys/ts")]
     format_, ts = (result.kvs for result in engine.read(wanted).results)
     if not format_ or not ts:

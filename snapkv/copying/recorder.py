@@ -44,7 +44,7 @@ class Recorder:
         """Record all that exists now, durably; return the timestamp of the newest commit.
 
         `timeout` bounds the wait for another recorder that leads, in seconds; None waits for ever.
-        Raises `EngineBusyError` after it, and the errors of `run`, also those that pass.
+        Raises `EngineBusyError` after it, and the errors of `run`, also errors that pass.
         """
         check_wait(timeout)
         until = None if timeout is None else monotonic() + timeout

@@ -1,7 +1,7 @@
 """The commits of a store that repeats another history: made in order, each once, of any size.
 
 Steps wait for more steps, `GROUP_S` at most, and become durable together, each in a revision of its
-own: to wait for the disk at each would be slow, and would slow those who write to the same disk.
+own: to wait for the disk at each would be slow, and would slow other writers to the same disk.
 For example, of steps A, B and C in a group, B compares that the key has A's value: if only A was
 written when the process or the answer was lost, the key says so, and B is next.
 

@@ -95,7 +95,7 @@ class StoreTarget:
             )
         if self._commits.part is not None:
             before = StampRecord.decode(CommitPart.decode(self._commits.part).before)
-            # times of a prefix are its recorder's: the next one comes after those of the parts
+            # times of a prefix are its recorder's: the next time is after the times of the parts
             stamp = before if source.prefix is None else replace(stamp, source=before.source)
         if stamp.source is None or not stamp.source[0]:
             return None
@@ -152,7 +152,7 @@ class StoreTarget:
     # --- states ---
 
     def _write_differences(self, mark: KeyValue, state: Pages, position: tuple[int, int]) -> None:
-        """Make the target's keys those of a mark, in commits that keep the position."""
+        """Make the target's keys equal to a mark's, in commits that keep the position."""
         at = max(stamp_of(self._commits.head.value) + 1, stamp_of(mark.value) - BEFORE_MARK)
         before = self._commits.before()
         for ops in self._commits.parts(self._differing(mark, state)):
@@ -164,7 +164,7 @@ class StoreTarget:
                 self._commits.write(None, ops, CommitPart((0, 0), b"", 0, before, True))
 
     def _differing(self, mark: KeyValue, state: Pages) -> Iterator[Put | Delete]:
-        """Yield the writes that make the target's keys those of a state; long keys come last."""
+        """Yield the writes that make the target's keys equal to a state; long keys come last."""
         long: dict[bytes, bytes] = {}
         spaces = self._long_keys.prefixes
 

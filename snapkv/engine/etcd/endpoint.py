@@ -15,8 +15,8 @@ AnyChannel = Channel | AioChannel
 AnyStream = WatchStream | AioWatchStream
 
 _abandoned: list[AnyChannel | AnyStream] = []
-"""Channels that must not be used, closed or garbage-collected (which closes them): those of the
-parent in a forked child, and those in which an interrupt may have left a lock of gRPC taken."""
+"""Channels that must not be used, closed or garbage-collected (which closes them): the parent's
+channels in a forked child, and channels in which an interrupt may have left a gRPC lock taken."""
 
 
 class Endpoint:

@@ -68,7 +68,7 @@ MAY_BE_APPLIED = (NO_SPACE, CORRUPT)
 """The answer is final, but the rejected request may have been applied."""
 
 UNSUPPORTED_TXN = "etcdserver: unsupported operations in txn request"
-"""kine's answer to all transactions but those of a Kubernetes API server."""
+"""kine's answer to all transactions but the transactions of a Kubernetes API server."""
 NOT_SERIALIZABLE = "serializable is not implemented"
 """kine's answer to a read that any member may answer; it answers the same read without that."""
 

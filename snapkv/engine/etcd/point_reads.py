@@ -28,7 +28,7 @@ class _Batch:
 
 
 class PointReads:
-    """Sends the reads of a loop: a few alone and at once, those that come meanwhile together.
+    """Sends the reads of a loop: a few alone and at once, reads that come meanwhile together.
 
     A request takes about 90 us of CPU in `grpc.aio` alone. 1,000 loads at once, which share
     requests, take two thirds of that each (`benchmarks/aio.py`). For example, with `ALONE_MAX` 2:

@@ -3,7 +3,7 @@
 etcd counts 3 to 8 million keys a second, but an empty range in 5 us. So most counted ranges should
 be empty, and a key is counted again only when its piece is too large. A path says what to count: a
 key of the range, or of the range before it, because neighbouring keys mostly look alike. At each
-byte of the path, the keys divide into those that continue along the path and those with another
+byte of the path, the keys divide into keys that continue along the path and keys with another
 byte, the siblings; all siblings of a path are disjoint.
 
 Measured: 1,000,000 keys into pieces of 50,000 in 0.3 s, twice what it takes to count them, into

@@ -40,7 +40,7 @@ class PageSize:
         self.first_rows = PAGE_ROWS_UNKNOWN
 
     def fitting(self, page: Sequence[pb.KeyValue]) -> int:
-        """Return how many rows like those of this page fit into one page."""
+        """Return how many rows like the rows of this page fit into one page."""
         some = page[:: len(page) // SAMPLE_ROWS + 1]
         row_bytes = sum(len(kv.key) + len(kv.value) for kv in some) // len(some) + 32
         return min(PAGE_ROWS_MAX, max(1, self.page_bytes // row_bytes))

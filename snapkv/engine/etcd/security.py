@@ -75,7 +75,7 @@ class Security:
     def of(
         cls, tls: bool | None, ca_cert: str | None, cert: str | None, key: str | None
     ) -> Security:
-        """Read certificates from their files; the environment names those that are not given.
+        """Read certificates from their files; the environment names files that are not given.
 
         An empty path means no certificate, whatever the environment says. Raises
         `InvalidOptionError` when a file cannot be read or half of a pair is missing.
@@ -100,7 +100,7 @@ class Security:
         return cls(True, ca_pem, cert_pem, key_pem, paths)
 
     def authorities(self) -> bytes | None:
-        """Return the authorities to trust, for gRPC: `ca_cert`, or those of the system."""
+        """Return the authorities to trust, for gRPC: `ca_cert`, or the system's."""
         return self.ca or system_authorities()
 
     def context(self) -> ssl.SSLContext | None:

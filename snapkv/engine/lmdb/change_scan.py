@@ -134,7 +134,7 @@ def _before_last(txn: Transaction, records: Records) -> bytes:
 
 
 def _sorted(parts: list[_Part]) -> Iterator[Changes]:
-    """Yield changes by revision, those of each revision in the order of their keys."""
+    """Yield changes by revision, and of each revision in the order of their keys."""
     revisions = np.concatenate([part.revisions for part in parts])
     order = pa.array(np.argsort(revisions, kind="stable"))
     whole = Changes(

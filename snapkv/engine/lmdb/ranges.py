@@ -27,8 +27,8 @@ def pieces(
 ) -> list[Piece]:
     """Return pieces of `rows` records each; every stride checks for compaction again.
 
-    A piece ends after a key, so that the versions of a key stay together: a seek skips those that
-    a stride did not reach, as in a scan.
+    A piece ends after a key, so that the versions of a key stay together: a seek skips versions
+    that a stride did not reach, as in a scan.
     """
     check_piece_rows(rows)
     found: list[Piece] = []

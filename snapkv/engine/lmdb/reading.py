@@ -131,7 +131,7 @@ def read_around(env: Environment, ranges: Sequence[Range]) -> ReadResult:
 def versions(env: Environment, key: bytes, revision: int, limit: int) -> Versions:
     """Return versions of a key from a revision down to its creation, `limit` at most.
 
-    Two walks in C: over the keys of the records, then over the values of those that are its own.
+    Two walks in C: over the keys of the records, then over the values of the key's own records.
     """
     stem = records.checked_stem(key)
     with env.reading() as txn:
@@ -266,7 +266,7 @@ def _answer_point(found: KeyValue | None, wanted: Range) -> RangeResult:
 
 
 def _count(cursor: client.Cursor, walk: Walk, over: Container[int]) -> int:
-    """Return how many keys are left of a walk, without those of leases `over`."""
+    """Return how many keys are left of a walk, without the keys of leases `over`."""
     count = 0
     walk.skip_values()
     while walk.target is not None:
@@ -288,7 +288,7 @@ def existing(
 
 
 def key_values(found: Found, keys_only: bool, over: Container[int] = ()) -> list[KeyValue]:
-    """Return the versions that records hold, without those of leases `over`; a hot path."""
+    """Return the versions that records hold, without versions of leases `over`; a hot path."""
     kvs: list[KeyValue] = []
     append, new, unpack, unpack_number = kvs.append, _new, _UNPACK_HEADER, _UNPACK
     try:

@@ -55,7 +55,7 @@ POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1e-3, 50e-3
 class LmdbWatcher:
     """A stream of the events of [key, range_end), from one thread at a time.
 
-    Commits of this process wake it; it finds those of other processes by polling LMDB's
+    Commits of this process wake it; it finds commits of other processes by polling LMDB's
     transaction number, which costs no transaction, after pauses that grow while nothing happens.
     A waiting watcher ends leases that come due, unless the store is open for reading only.
     """

@@ -12,7 +12,7 @@ from snapkv.errors import LeaseNotFoundError
 class Overlay:
     """The newest state of an engine, overlaid with what one transaction wrote so far.
 
-    `newest` and `range` are the engine's own answers, `leases` holds those that are alive.
+    `newest` and `range` are the engine's own answers, `leases` holds the leases that are alive.
     """
 
     def __init__(
