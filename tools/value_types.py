@@ -1,4 +1,4 @@
-"""The types of a store's values for type checkers: bytes, or those of its codec.
+"""The types of a store's values for type checkers: bytes, or its codec's types.
 
 mypy checks this file, and an unused `type: ignore` is an error; nothing runs it.
 """

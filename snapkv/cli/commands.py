@@ -210,7 +210,7 @@ class Commands(_Params, TyperGroup):
 
 
 class App(typer.Typer):
-    """A typer app of `Commands`: those of a table, or those that are added."""
+    """A typer app of `Commands`: the commands of a table, or commands that are added."""
 
     def __init__(self, *, table: Mapping[str, Place] | None = None, **settings: Any) -> None:
         kind = type("Commands", (Commands,), {"table": table}) if table else Commands

@@ -1,4 +1,4 @@
-"""The command log: the commits, all or those that changed, or were made by, what is asked for."""
+"""The command log: all commits, or the commits of given keys, writers or notes."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ class Renderer:
     def _shown(
         self, differences: Iterable[Difference[str]]
     ) -> Iterator[tuple[Difference[str], str, ValueDifference, str | None]]:
-        """Count differences, and yield them compared; those of ignored paths only are left out."""
+        """Count differences, and yield them compared, without differences of ignored paths only."""
         for difference in differences:
             compared, why = self._compared(difference.key, difference.before, difference.after)
             if compared.state == "ignored":

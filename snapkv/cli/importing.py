@@ -144,7 +144,7 @@ def _importing(options: StoreOptions, tried: Tried, dry_run: bool) -> Iterator[S
 
 
 def _source_options(source: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the login options for a source in another place; never those of the store."""
+    """Return the login options for a source in another place; never the store's options."""
     if not source.startswith("etcd:"):
         return {}
     found = {option: environment.get(name) for option, name in FROM_VARIABLES.items()}

@@ -238,7 +238,7 @@ class StoreOptions:
     def long_output(self, *headings: str) -> Iterator[Output]:
         """Yield the output of a command that may print much: on a terminal, through a pager.
 
-        `headings` are those of a table. Enter it before the store is opened: when the block ends,
+        `headings` are a table's headings. Enter it before the store is opened: when the block ends,
         it waits for the reader of the pager.
         """
         with paged(wanted=not self.no_pager), self.output.headed(*headings) as output:

@@ -200,7 +200,7 @@ def _fact_json(fact: str, value: Any) -> tuple[str, Any]:
 
 
 def _rows(facts: Json, raw: bool) -> dict[str, str]:
-    """Return facts as lines of text: those of the engine one level down, empty ones left out."""
+    """Return facts as lines of text: the engine's facts one level down, empty ones left out."""
     rows: dict[str, str] = {}
     for fact, value in facts.items():
         if isinstance(value, dict):

@@ -52,7 +52,7 @@ def reached_in(files: Files) -> Reached:
 
 
 def listed_together(archives: Iterable[Archive]) -> list[list[Archive]]:
-    """Return archives in groups: those of one bucket, and those in folders of this machine."""
+    """Return archives in groups: by bucket and options, and all in folders of this machine."""
     groups: dict[tuple[str, str], list[Archive]] = defaultdict(list)
     for archive in archives:
         bucket, storage = "", ""

@@ -56,7 +56,7 @@ def merged(pairs: Sequence[Pair], merge: Merge[Found]) -> Iterator[Some[Found]]:
 
 
 def _batches(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
-    """Part members into batches, which are read ahead: those of large archives are short."""
+    """Part members into batches, which are read ahead: batches of large archives are short."""
     most = max(1, min(BATCH, -(-len(pairs) // THREADS)))
     batch: list[Pair] = []
     size = 0

@@ -36,7 +36,7 @@ ReadSpan = Callable[[Keys, int | None, int], Iterator[Found]]
 
 
 class Connection(Link):
-    """A member that answers; costs are those of a store's own calls. Errors name the member."""
+    """A member that answers; costs are as for a store's own calls. Errors name the member."""
 
     def reached(self, newest: Reached | SnapKVError) -> int | SnapKVError:
         """Take the manifest and timestamp that a listing shows; return that, or why not.

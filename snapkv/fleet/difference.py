@@ -30,11 +30,11 @@ class FleetDifference:
 class FleetDiff:
     """An iterable of `FleetDifference`, in the order of members, then of keys.
 
-    Only members that are seen at both moments are compared: `compared` names them. `joined` are
-    those that are absent at the first one, `left` those that are absent at the second one;
-    `unknown` are those of which one of the two moments shows nothing, with the reason. No key of
-    these three is returned: a member that was away has removed nothing. Of those that are compared,
-    `late` are the ones that are not final at one of the moments: more of them may differ later.
+    Only members that are seen at both moments are compared: `compared` names them. `joined` has the
+    members that are absent at the first moment, `left` the members that are absent at the second;
+    `unknown` has members of which one of the moments shows nothing, with the reason. No key of
+    these three is returned: a member that was away has removed nothing. `late` has the compared
+    members that are not final at one of the moments: more of them may differ later.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The newest time at which so many members are final, of those that belong to the fleet then."""
+"""The newest time at which enough of the members that belong to the fleet then are final."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 def newest_final(spans: Sequence[Span], of: Policy) -> int:
     """Return the newest time at which so many members are final; 0 if there is none.
 
-    `of` is "all", a percentage of those that belong to the fleet then, or a number. O(n log n).
+    `of` is "all", a percentage of the members of the fleet then, or a number. O(n log n).
 
     >>> newest_final([Span(300), Span(0, joined=200), Span(120, left=150)], "all")
     199

@@ -50,8 +50,8 @@ class Span(NamedTuple):
     """What a history of members is read of: the time in (since, until], for some of them less.
 
     `ends` has the members that are read, and where each one ends: at `until`, or as far as one
-    that is behind is final. `late` are those that are not final at `until`, and those that had
-    left by then and of which nothing is known.
+    that is behind is final. `late` has the members that are not final at `until`, and the members
+    that had left by then and of which nothing is known.
     """
 
     since: int | None

@@ -1,4 +1,4 @@
-"""The members of a fleet, asked all at once: those that wait for a network in threads."""
+"""The members of a fleet, asked all at once: members that wait for a network in threads."""
 
 from __future__ import annotations
 

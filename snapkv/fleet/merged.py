@@ -88,7 +88,7 @@ def in_order(
 ) -> Iterator[tuple[str, Step]]:
     """Yield members' names with what a function reads of their times in (since, end].
 
-    The first page of each member is read at once, of those that wait for a network in parallel.
+    The first page of each member is read at once, in parallel if members wait for a network.
     """
 
     def steps(each: Connection) -> Iterator[tuple[str, Step]]:

@@ -75,7 +75,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
 
     @property
     def late(self) -> Mapping[str, Seen]:
-        """What is seen of the members that are behind or missing: those that make it not final."""
+        """What is seen of the members behind or missing, which keep the moment from being final."""
         late = {name: pin.seen for name, pin in self._pins.items() if pin.state in LATE}
         return MappingProxyType(late)
 
@@ -247,7 +247,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         return FleetDiff(self.timestamp, other.timestamp, self._pins, other._pins, prefix)
 
     def to_arrow(self, prefix: str | None = None, *, members: Wanted = None) -> Table:
-        """Return the keys as an Arrow table: a column `member`, then those of a `Snapshot`.
+        """Return the keys as an Arrow table: a column `member`, then a `Snapshot`'s columns.
 
         Needs pyarrow. A round trip a page. Raises `InvalidKeyError` for an observed key that is
         not valid UTF-8.

@@ -34,7 +34,7 @@ class Seen:
     `state`: "live" (its engine answered) or "archive" (its archive did), both final; "behind" (it
     has no final state at that time yet), "missing" (nothing of it is known at that time: `error`
     says why), "absent" (it did not belong to the fleet, or had no commit yet). `timestamp` and
-    `revision` are those of the newest commit in the moment, and `newest` is the timestamp up to
+    `revision` belong to the newest commit in the moment, and `newest` is the timestamp up to
     which the member is final, as far as it is known; 0 where there is none.
     """
 

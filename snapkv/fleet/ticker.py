@@ -141,7 +141,7 @@ class Ticker(Closing):
             if store not in busy
         }
         self._sent |= sent
-        wait(sent.values(), timeout=timeout)  # not for those of earlier rounds
+        wait(sent.values(), timeout=timeout)  # not for ticks of earlier rounds
         self._last = self._outcome(timestamp, began, busy)
         return self._last
 

@@ -213,7 +213,7 @@ class FleetWatch(Closing):
     def _advance(self, frontier: int) -> None:
         if self.timestamp < frontier < TIMESTAMP_MAX:
             self.timestamp = frontier
-            self.changed.notify_all()  # those that hold the watch back now may read on
+            self.changed.notify_all()  # members that hold the watch back now may read on
 
     def _leave_out_late(self) -> None:
         """Leave out members that hold the watch back for too long."""

@@ -13,7 +13,7 @@ text in the session's time zone. See `docs/spark.md`.
 
 Reading the source: `options` defines what can be asked, `pinned` the commits that are meant,
 `tasks` and `archived` what a worker reads, `schema` what Spark gets; `reader` and `stream` join
-them. `native` lets Spark read an archive's files instead, `functions` are those of SQL. Writing:
+them. `native` lets Spark read an archive's files instead, `functions` has SQL functions. Writing:
 `sink` makes writes of rows, `batch_commits` commits them once. `fleets` reads many stores at one
 time, each by the planner and the tasks of one. Other formats (that of
 `cdcmeta.spark`) also use `source_options`, `micro_batches`, `sink` and `sessions`.

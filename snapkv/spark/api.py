@@ -64,7 +64,7 @@ def read_snapshot(
 
     `as_of` is a time as everywhere in snapkv, or `rev:4`; naive text is in the session's time zone.
     `prefix` is exact to the byte, and `bytes` if keys are binary. `schema` names the columns, which
-    `valueFormat` json and msgpack need. `options` are those of the format: `name`, `columns`,
+    `valueFormat` json and msgpack need. `options` are the format's: `name`, `columns`,
     `valueFormat`, ... The moment is pinned by this call: all actions on the DataFrame see the same
     rows.
 
@@ -230,7 +230,7 @@ def _check_not_set(options: Mapping[str, Any], **advice: str) -> None:
 
 
 def _joined(options: dict[str, Any], added: dict[str, str]) -> dict[str, Any]:
-    """Return options with those of parameters. Raises `SourceError` for one that comes twice."""
+    """Return options with what parameters add. Raises `SourceError` for one that comes twice."""
     lowered = {name.lower() for name in options}
     for name in added:
         if name.lower() in lowered:

@@ -35,7 +35,7 @@ def local_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     """Return the Spark session of this process, or start one on this machine; takes seconds.
 
     Its workers run the Python of this process, and Spark's log is not shown. `settings` are Spark's
-    and override those of `SETTINGS`; an existing session keeps its own. A `with` block stops it.
+    and override `SETTINGS`; an existing session keeps its own. A `with` block stops it.
 
         with local_session({"spark.sql.session.timeZone": "UTC"}) as spark:
             spark.read.format("snapkv").load("lmdb:./meta").show()

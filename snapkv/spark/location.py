@@ -83,7 +83,7 @@ def opened(location: Location) -> Reader:
     """Return this process's own reader of a location, kept for later tasks.
 
     An embedded engine does not notice that its files were replaced, so the location is opened
-    again. While the open files are still those of the directory, that only looks at the directory.
+    again. While the directory still has the open files, that only looks at the directory.
     """
     kept = _opened.get(location)
     if kept is None or not kept.reader.engine.remote:

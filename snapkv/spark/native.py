@@ -1,7 +1,7 @@
 """The files of an archive, read by Spark's own Parquet reader where that is the fastest way.
 
 What is read is decided when the DataFrame is made: the files of one manifest, and a revision.
-Rows, columns and types are those of the format `snapkv`.
+Rows, columns and types are the same as in the format `snapkv`.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ class Plan:
         return self.read(spark, self.deltas, DELTA).where(wanted)
 
     def state(self, spark: SparkSession) -> DataFrame:
-        """Return the rows in force: those of the base without a change since, and new ones.
+        """Return the rows in force: rows of the base without a change since, and new ones.
 
         A change supersedes the row of the base also where it removes the key. So the anti-join
-        has the keys of all changes: with those of living rows only, removed keys would come back.
+        has the keys of all changes: with keys of living rows only, removed keys would come back.
         """
         base = self.read(spark, self.base, BASE)
         if not self.deltas:

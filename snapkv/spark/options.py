@@ -151,7 +151,7 @@ def parsed(raw: Mapping[str, str]) -> Options:
 
 
 def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as Spark passes them to the format: as texts, without those that are None."""
+    """Return options as Spark passes them to the format: as texts, without options of None."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()

@@ -92,7 +92,7 @@ def schema_of(options: Options) -> T.StructType | str:
 
 
 def _default_schema(options: Options) -> T.StructType:
-    """Return all columns of a view, or those of the option `columns`."""
+    """Return all columns of a view, or the columns that the option `columns` names."""
     columns = _columns(options)
     names = options.columns
     if names is None:

@@ -67,7 +67,7 @@ class Sink(ABC):
 
     @abstractmethod
     def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns `key`, `value` (NULL: a removal) and those of `order`."""
+        """Return the columns `key`, `value` (NULL: a removal) and the columns of `order`."""
 
     @abstractmethod
     def apply(self, writes: Writes, batch: Batch) -> None:

@@ -20,7 +20,7 @@ PARTITIONS_MAX = 16
 # Options of etcd's engine, with or without underscores.
 ENGINE = ("user", "password", "tls", "ca_cert", "cert", "key")
 STORAGE = "storage."
-"""Options that begin so are those of an archive's object store, as obstore calls them."""
+"""Options that begin so are for an archive's object store; the rest is obstore's name."""
 _SPELLINGS = {spelling: name for name in ENGINE for spelling in (name, name.replace("_", ""))}
 # Keys that Spark adds to the options of CREATE TABLE, which it passes twice: as they are, and with
 # this prefix. When it reads the table it passes no options at all.

@@ -23,7 +23,7 @@ from snapkv.times import (
 _OLDEST = pack(946_684_800_000)
 """The year 2000."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?", re.ASCII)
-# Names that Spark takes besides those of the time zone database: java.time.ZoneId.SHORT_IDS.
+# Names that Spark takes besides the time zone database's names: java.time.ZoneId.SHORT_IDS.
 _SHORT = {
     "ACT": "Australia/Darwin",
     "AET": "Australia/Sydney",

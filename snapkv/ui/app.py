@@ -36,7 +36,7 @@ READ_S = 20.0
 FIRST, FLEET_FIRST = "/commits", "/members"
 """Other names of the first view, of a store and of a fleet, for its JSON."""
 OF_STORES = ("/step", "/live/events", "/export")
-"""Paths beside those of views."""
+"""Paths beside the paths of views."""
 BAR_STATUSES = (400, 404, 410)
 """Error pages with the time bar: their engine answers."""
 BAR_FIELDS = ("prefix", "span", "tz", "member", "members")

@@ -54,7 +54,7 @@ class Site:
     hub: Hub = field(init=False)
     present: PresentLinks = field(init=False)
     extra_views: Sequence[ExtraViews] | None = None
-    """Views that other packages add; None: those that are installed."""
+    """Views that other packages add; None: the views of all installed packages."""
     budget_s: float = BUDGET_S
     writer: str | None = None
     membership: Membership | None = None

@@ -63,7 +63,7 @@ def reason_of(error: Exception) -> str:
 
 @cache
 def templates(*extra: ExtraViews) -> Environment:
-    """Return the templates, those of other packages by prefix; every text in them is escaped."""
+    """Return the templates, of other packages by prefix; every text in them is escaped."""
     theirs = {each.name: PackageLoader(each.package) for each in extra}
     made = Environment(
         loader=ChoiceLoader([PackageLoader("snapkv.ui"), PrefixLoader(theirs)]),

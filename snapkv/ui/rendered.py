@@ -57,7 +57,7 @@ class Rendering:
     decoder: Decoder | None = None
     ignore: Sequence[str] = ()
     share: int = 1
-    """What limits of lines are divided by, as those of `State`."""
+    """What limits of lines are divided by, as in `State.share`."""
 
     def value(self, data: bytes) -> Shown:
         """Return a whole value."""

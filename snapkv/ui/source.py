@@ -88,7 +88,7 @@ class Source:
 
     @property
     def observed(self) -> bool:
-        """Whether the keys are those of other programs, which only ticks stamp."""
+        """Whether other programs write the keys, so that only ticks stamp them."""
         return isinstance(self.keys, Observed)
 
     @property
@@ -126,7 +126,7 @@ class Source:
 
     @property
     def base(self) -> bytes:
-        """The stored bytes before every key: those of the store, or of the observed prefix."""
+        """The stored bytes before every key: of the store, or of the observed prefix."""
         return bytes(self._space.prefix)
 
     def span(self, prefix: str) -> tuple[bytes, bytes]:

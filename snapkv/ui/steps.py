@@ -23,7 +23,7 @@ NAMES_MAX = 3
 """The most keys that a list names of one commit."""
 
 Wanted = Callable[["Step"], bool]
-"""Which steps a page shows; without it, those that changed a key, or have a note."""
+"""Which steps a page shows; without it, steps that changed a key, or have a note."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,8 @@ def level(
     """Return the children of a prefix at a moment, at most `limit`, in order.
 
     One seek for each folder, however many keys it has, and a read for the keys. With `compared`
-    each has what changed since `since`, and those that are gone are included; `counting` bounds
-    that. What the first seek returns is shown, however slow the engine is.
+    each child has what changed since `since`, and children that are gone are included; `counting`
+    bounds that. What the first seek returns is shown, however slow the engine is.
     """
     prefix = prefix or source.root
     moment = source.reader.source(when, None, False)
@@ -164,7 +164,7 @@ def _beginning(value: bytes) -> bytes:
 def _merged(
     nodes: list[Node], changed: dict[str, Counter[str]], prefix: str, after: str | None
 ) -> list[Node]:
-    """Return the nodes with their changes, and between them those that are gone, in order."""
+    """Return the nodes with their changes, and between them the nodes that are gone, in order."""
     known = {node.path: replace(node, changed=changed.get(node.path, Counter())) for node in nodes}
     for path, counts in changed.items():
         if (

@@ -355,7 +355,7 @@ def live(c: Context) -> Page:
 
 
 def health(c: Context) -> Page:
-    """Show the facts of the health strip, and those of the engine."""
+    """Show the facts of the health strip, and the engine's facts."""
     return Page(
         "health.html", "Health", c.site.health().as_json(), command=c.source.command("info")
     )

@@ -1,4 +1,4 @@
-"""The tests that run with the lowest versions: the floors of pyproject.toml are those that pass."""
+"""The tests that run with the lowest versions: pyproject.toml's floors are versions that pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.release.environments import FROM_SOURCE, LOWEST, NEWEST, Environment
 from tools.release.installed import Installations
 
 EXTRAS = "archive,arrow,generations,http,iceberg,ui"
-"""Those that the tests below use; Spark's versions have tests of their own: `make soak`."""
+"""The extras that the tests below use; Spark's versions have their own tests: `make soak`."""
 FOLDERS = (
     *(
         "archive",

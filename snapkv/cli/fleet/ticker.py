@@ -164,7 +164,7 @@ class Rounds:
 def _series(
     counts: dict[str, int], names: Mapping[str, object], least: int
 ) -> tuple[list[str], list[tuple[str, int]]]:
-    """Count those that are named in a row; return whose series began now, and which are over."""
+    """Count rounds in a row by name; return names that reach `least`, and series that ended."""
     over = [(name, counts.pop(name)) for name in [*counts] if name not in names]
     for name in names:
         counts[name] = counts.get(name, 0) + 1

@@ -110,7 +110,7 @@ def _token_in(path: Path) -> str | None:
 
 
 def _check_members(path: Path | None, token: str, opened: OpenFleet) -> None:
-    """Raise if a file names members that are not open; name those that it does not follow."""
+    """Raise if a file names members that are not open; print members that it does not name."""
     kept, chosen = decoded(token).places.keys(), set(opened.fleet.members)
     if unknown := sorted(kept - chosen):
         raise typer.BadParameter(

@@ -115,7 +115,7 @@ class Mismatch(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """Counts answers, and keeps those that differ from git's."""
+    """Counts answers, and keeps the answers that differ from git's."""
 
     answers: int = 0
     mismatches: list[Mismatch] = field(default_factory=list)

@@ -9,7 +9,7 @@ The store's keys, at each moment:
 
 A path that is not valid UTF-8, or too long for a key of the engine, is left out of all of these.
 
-Times are those of git's commits, made non-decreasing by a running maximum: a commit dated before
+Times come from git's commits, made non-decreasing by a running maximum: a commit dated before
 its parent moves up to the parent's time. Commits of one second keep their order.
 """
 

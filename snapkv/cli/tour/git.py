@@ -339,7 +339,7 @@ def _missing() -> TourError:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables with which git is started: those of a hook are left out."""
+    """Return the variables with which git is started, without the variables of a hook."""
     kept = {k: v for k, v in os.environ.items() if k not in _BELONGING_TO_ANOTHER}
     return {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
 

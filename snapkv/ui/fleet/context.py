@@ -52,7 +52,7 @@ class FleetContext:
 
     @cached_property
     def shown(self) -> list[str]:
-        """Those of this page: the first ones from that on which `start` names."""
+        """The members of this page: the first ones from the name `start` on."""
         return self._from_start[: self._members_max]
 
     @property

@@ -24,7 +24,7 @@ class Cut:
 
 
 def cut(fleet: Fleet, names: list[str], timestamp: int) -> Cut:
-    """Return the members at a time; those that are not final there at their newest state.
+    """Return the members at a time; members that are not final there at their newest state.
 
     Costs as `Fleet.at`, once more for each member that fails otherwise than by being away.
     """

@@ -38,7 +38,7 @@ class MemberDifferences:
 class FleetDifferences:
     """The differences of a page of members between two moments, in the order of members and keys.
 
-    `joined`, `left` and `unknown` are as those of `FleetDiff`: nothing of them is compared.
+    `joined`, `left` and `unknown` are as in `FleetDiff`: nothing of these members is compared.
     `behind` are shown at their newest state, which is not final at one of the two. `counts` are of
     the members that were compared, all of them if it is `complete`. The next page goes on with the
     member `following`, behind its key `after`.

@@ -36,7 +36,7 @@ class FleetPage:
     """The members of a page at a moment, of `total`; `following` begins the next page.
 
     `resolved` is the newest time that is final on all members of the fleet, not of the page alone,
-    but for those of which nothing is known; `spread` that of the observed ones in seconds.
+    but for members of which nothing is known; `spread` is of the observed ones in seconds.
     """
 
     timestamp: int
@@ -50,7 +50,7 @@ class FleetPage:
 
     @property
     def elsewhere(self) -> dict[str, str]:
-        """Those of which nothing is known, and which are not among the members of the page."""
+        """The members of which nothing is known, and which are not on the page, with the reason."""
         shown = {each.name for each in self.members}
         return {name: why for name, why in self.unknown.items() if name not in shown}
 

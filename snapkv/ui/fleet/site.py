@@ -30,7 +30,7 @@ class FleetSite:
     """What a server shows of a fleet, and what is kept between its requests.
 
     `name` is for people, `words` name the fleet on the command line. `members` chooses some of
-    them. With `writable`, pages may restore those that are stores; `writer` is that of such
+    them. With `writable`, pages may restore members that are stores; `writer` is the writer of such
     commits without a login. The caller closes the fleet, and this before it.
     """
 
@@ -43,7 +43,7 @@ class FleetSite:
     writable: bool = False
     writer: str | None = None
     extra_views: Sequence[ExtraViews] | None = None
-    """Views that other packages add; None: those that are installed."""
+    """Views that other packages add; None: the views of all installed packages."""
     budget_s: float = BUDGET_S
 
     def __post_init__(self) -> None:
@@ -93,8 +93,8 @@ class FleetSite:
     def site_of(self, member: str) -> Site:
         """Return the site of a member whose engine answers, or of its archive if it does not.
 
-        One round trip; the first time those of opening it, too. Raises `InvalidOptionError` for an
-        unknown name, and as `open`; errors have the member's name.
+        One round trip; the first time also the round trips of opening it. Raises
+        `InvalidOptionError` for an unknown name, and as `open`; errors have the member's name.
         """
         if member not in self.names:
             raise InvalidOptionError(f"no member of this fleet is named {member[:80]!r}")
@@ -133,7 +133,7 @@ class FleetSite:
             return found
 
     def _opened(self, connection: Connection) -> Keys:
-        """Return the open keys of a member; those of a store with an archive with that below it."""
+        """Return the open keys of a member; of a store with an archive, joined with the archive."""
         member = connection.member
         if member.archive is None:
             return connection.reads()

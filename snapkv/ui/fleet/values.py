@@ -28,9 +28,9 @@ class SameValue:
 class FleetValues:
     """The values of a key at a moment, the most common one first.
 
-    `without` are the members that do not have it, `absent` those that do not belong to the fleet at
-    the moment, `unknown` those of which it is not known, with the reason. `behind` are shown at
-    their newest state, which is not final at the moment. `following` begins the next page.
+    `without` has the members without the key, `absent` the members that do not belong to the fleet
+    at the moment, `unknown` the members whose value is not known, with the reason. `behind` are
+    shown at their newest state, which is not final at the moment. `following` begins the next page.
     """
 
     key: str
