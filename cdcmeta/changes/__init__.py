@@ -1,7 +1,7 @@
 """CouchDB's changes feed on snapkv: documents with revision trees, and an index of their changes.
 
 The index is that of CouchDB's RFC 003 (`("changes", sequence)`), with the parts that CouchDB's
-FoundationDB layer never shipped. The revisions are those of RFC 001.
+FoundationDB layer never shipped. The revisions are as in RFC 001.
 """
 
 from cdcmeta.changes.database import ChangesDB, Info, databases

@@ -215,7 +215,7 @@ class ChangesDB:
     def resolve(self, error: EditUnknownError) -> list[Edited] | None:
         """Return the results of edits whose outcome was unknown; None if none was committed.
 
-        The sequences are those of the commit. Raises as `SnapshotKV.resolve`.
+        The sequences come from the commit. Raises as `SnapshotKV.resolve`.
         """
         if not isinstance(error, EditUnknownError):
             raise InvalidArgumentError(f"resolve takes an EditUnknownError, not {error!r}")

@@ -112,7 +112,7 @@ class State:
     ) -> Iterator[tuple[str, str]]:
         """Yield ids and revisions of the documents that are not deleted, twice as fast.
 
-        The arguments are those of `documents`.
+        The arguments are the same as for `documents`.
         """
         return layout.revs_of_winners(self._by_id(start, end, inclusive))
 

@@ -98,7 +98,7 @@ def with_login(app: ASGIApp, cookies: web.Cookies, origins: tuple[str, ...]) -> 
 
 
 def with_hosts(app: ASGIApp, hosts: Iterable[str]) -> ASGIApp:
-    """Return an application that only these hosts' names reach, and those of this machine."""
+    """Return an application that only these hosts' names and this machine's names reach."""
     return HostCheck(app, hosts, _rejection)
 
 

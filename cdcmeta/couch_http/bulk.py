@@ -265,7 +265,7 @@ _ELEMENT = re.compile(_balanced(rb'[^"\[\]{},]', LEVELS), re.DOTALL)
 
 @dataclass(slots=True)
 class BulkBody:
-    """The documents of a body; `refused` has, by number, those that cannot be stored."""
+    """The documents of a body; `refused` has, by number, the documents that cannot be stored."""
 
     raw: bytes
     spans: list[Span]

@@ -34,7 +34,7 @@ PARSED_MAX = 65
 class Limits(web.Limits):
     """Limits of a server; each name ends with its unit, or is a count.
 
-    Those of any server's connections are among them: `head_s`, `unread_s`, `connections`, `stop_s`.
+    Limits of any server's connections are included: `head_s`, `unread_s`, `connections`, `stop_s`.
     """
 
     body_bytes: int = 8_000_000

@@ -22,8 +22,8 @@ class CaptureMetrics:
     """The metrics of the captures of a process; no round trip, safe for threads.
 
     `registry` is where they are registered, by default that of `prometheus_client`; None: nowhere.
-    Metrics of tables come from each capture; those of a whole changefeed, whose names begin with
-    `cdcmeta_changefeed_`, from the capture that leads only.
+    Metrics of tables come from each capture. Metrics of a whole changefeed, whose names begin with
+    `cdcmeta_changefeed_`, come from the capture that leads only.
 
     Raises `InvalidArgumentError` for anything but captures, and if the registry has such metrics.
     """

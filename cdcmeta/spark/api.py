@@ -47,7 +47,7 @@ def changes_as_of(
     """Return a database's feed at a moment (None: now), with a row for each document.
 
     `since` is exclusive and `until` inclusive: a sequence, 0, "now", or a time. Naive text is in
-    the session's time zone. The rest is as in `ChangesDB.changes`; `options` are those of the
+    the session's time zone. The rest is as in `ChangesDB.changes`; `options` are options of the
     format: `name`, `numPartitions`, `user`, ... This call pins the moment.
 
         changes_as_of(spark, "etcd://localhost:2379", "catalogue", "2026-11-20 14:05")

@@ -25,7 +25,7 @@ from snapkv.spark.sources import (
     zone_in,
 )
 
-# --- error codes besides those of snapkv's format, which have the same meaning here ---
+# --- error codes besides the codes of snapkv's format, which have the same meaning here ---
 
 DATABASE_NOT_FOUND = "CDCMETA_DATABASE_NOT_FOUND"
 DATABASE_MISMATCH = "CDCMETA_DATABASE_MISMATCH"
@@ -35,7 +35,7 @@ INVALID_SEQUENCE = "CDCMETA_INVALID_SEQUENCE"
 
 @contextmanager
 def converted() -> Iterator[None]:
-    """Convert errors of cdcmeta to `SourceError`; `snapkv.spark` converts those of snapkv."""
+    """Convert errors of cdcmeta to `SourceError`; `snapkv.spark` converts errors of snapkv."""
     try:
         yield
     except DatabaseNotFoundError as e:
@@ -96,7 +96,7 @@ class Options(SourceOptions):
 
 
 def parsed(raw: Mapping[str, str]) -> Options:
-    """Return the options from Spark, ignoring those that Spark added.
+    """Return the options from Spark, ignoring options that Spark added.
 
     Raises `SourceError` for unknown options (it lists the known ones), and without a store or a
     database.

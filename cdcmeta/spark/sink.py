@@ -56,7 +56,7 @@ DELETED, WHOLE, SEQ = "deleted", "doc", "seq"
 DOCS_MAX = 10_000
 """Documents of one commit where the engine has no limit of guards."""
 BESIDE_GUARDS = 3
-"""Guards of a commit beside those of its documents: the database, the marker, one to spare."""
+"""Guards of a commit beside its documents' guards: the database, the marker, one to spare."""
 
 
 @dataclass(frozen=True, slots=True)

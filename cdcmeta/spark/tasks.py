@@ -58,7 +58,7 @@ CELLS = pa.schema(
 
 
 class Shape:
-    """The columns of a DataFrame: all of the feed's, or those that a schema names.
+    """The columns of a DataFrame: all columns of the feed, or the columns that a schema names.
 
     Raises `SourceError` for a schema with unknown columns.
     """

@@ -96,7 +96,7 @@ class TableRow:
     """A table of a changefeed: the capture that replicates it, why, and since when.
 
     `capture` is None if none does. `since` is None if it is not placed, or that commit was
-    compacted. Rates and delays are those that captures report.
+    compacted. The captures report rates and delays.
     """
 
     table: str

@@ -40,7 +40,7 @@ class Node:
 class RevisionTree:
     """The newest revisions of the branches that rank first.
 
-    `older` says whether branches go back further, `more` counts those that are left out.
+    `older` says whether branches go back further, `more` counts branches that are left out.
     """
 
     nodes: list[Node]

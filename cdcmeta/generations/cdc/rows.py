@@ -42,7 +42,7 @@ _STARTS = [pack((ROW, slot, Versionstamp(0)))[:-STAMP_BYTES] for slot in range(S
 
 
 class Operation(IntEnum):
-    """The kind of a log row: those of ScyllaDB's codes that a key and its value can have."""
+    """The kind of a log row: the codes of ScyllaDB that a key and its value can have."""
 
     PREIMAGE = 0
     UPDATE = 1

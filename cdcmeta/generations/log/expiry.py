@@ -25,8 +25,8 @@ class Expired:
 def expire(space: Space, now: int, retention: int) -> Expired:
     """Mark the generations that were superseded by `now`; remove them `retention` later.
 
-    Keeps the current one, and those that a registered consumer has not passed. One listing, and a
-    commit for each that is marked or removed. Times and `retention` are timestamps.
+    Keeps the current generation, and generations that a registered consumer has not passed. Costs a
+    listing, and a commit for each one marked or removed. Times and `retention` are timestamps.
     """
     snapshot = space.at()
     (count,) = snapshot.entries_of([layout.CONSUMERS])

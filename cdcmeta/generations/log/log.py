@@ -162,8 +162,8 @@ class GenerationLog(Listing):
 
         A generation is superseded when its successor has operated for the larger of leeway and
         propagation delay: until then members whose clocks are behind this one may write to it. The
-        current generation, later ones, and those that a registered consumer has not passed are
-        kept. One listing, and a commit for each generation and each thousand rows.
+        current generation, later ones, and generations that a registered consumer has not passed
+        are kept. One listing, and a commit for each generation and each thousand rows.
 
         It uses the clock of this process: a clock that is further ahead than leeway and delay
         removes generations that other processes still write to. Raises `ExpiryIncompleteError`

@@ -87,7 +87,7 @@ class Answers(NamedTuple):
 
 
 class Coordinator:
-    """Drives the switches of one log, its own and those of dead coordinators."""
+    """Drives the switches of one log, its own and the switches of dead coordinators."""
 
     def __init__(
         self,

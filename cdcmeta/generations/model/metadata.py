@@ -1,4 +1,4 @@
-"""Generations: those that a process knows, and the stream of a write by its time and token."""
+"""The generations that a process knows, and the stream of a write by its time and token."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Times = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A set of rules: those of today's ScyllaDB (`TODAY`) or of its first design (`ORIGINAL`).
+    """A set of rules, of today's ScyllaDB (`TODAY`) or of its first design (`ORIGINAL`).
 
     `accept(times, ts, now, leeway)` returns the index of the generation that a write at `ts`
     belongs to, or raises if the write is rejected. A generation is obsolete when its successor has

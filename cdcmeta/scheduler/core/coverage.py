@@ -135,7 +135,7 @@ class Coverage:
             assert all((capture, table) in found for table in apart), (capture, apart)
 
     def covered(self, capture: str, tables: Collection[str]) -> list[str]:
-        """Return those of some tables that are covered at a capture. O(tables)."""
+        """Return which of some tables are covered at a capture. O(tables)."""
         known, apart = self._replicated.get(capture), self._apart.get(capture, {})
         if known is None or capture not in self._progress:
             return []

@@ -216,7 +216,7 @@ class Deadlines:
         )
 
     def check(self, sets: dict[str, ReplicationSet]) -> None:
-        """Raise `AssertionError` if starts or stops differ from those of the sets. O(tables)."""
+        """Raise `AssertionError` if starts or stops differ from what the sets have. O(tables)."""
         starting = {table: rset.starting for table, rset in sets.items() if rset.starting}
         assert {table: place for table, (place, _) in self._starting.items()} == starting
         stopping = {

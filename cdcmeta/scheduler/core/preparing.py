@@ -59,7 +59,7 @@ class PendingPrepares:
         self._pending[table] = PendingPrepare(capture, now + wait_us, wait_us, since, times)
 
     def early(self, capture: str, tables: Iterable[str], now: int) -> set[str]:
-        """Return those of a capture's tables that must not be asked about yet. O(tables)."""
+        """Return the tables of a capture that must not be asked about yet. O(tables)."""
         return {
             table
             for table in tables

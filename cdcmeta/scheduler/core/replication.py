@@ -132,7 +132,7 @@ class ReplicationManager:
         return asked
 
     def asked_briefly(self, capture: str) -> tuple[tuple[str, Token], ...]:
-        """Return the tables of a capture that have news: unsettled ones, and those that failed.
+        """Return the tables of a capture that have news: unsettled tables, and failed tables.
 
         O(unsettled + failing), and without those asked to prepare a moment ago, as `asked`.
         """
@@ -295,7 +295,7 @@ class ReplicationManager:
     def in_flight(self, kind: type[Task], stuck_since: int = -1) -> int:
         """Return how many tasks of a kind are under way. O(tasks under way).
 
-        Without those that wait since `stuck_since` for a primary to stop: it may never stop.
+        Without tasks that wait since `stuck_since` for a primary to stop: it may never stop.
         """
         return sum(
             isinstance(task, kind)

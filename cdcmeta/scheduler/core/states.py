@@ -1,6 +1,6 @@
 """The terms of the scheduler: roles, states, tokens, progress, and a table's reported status.
 
-The states and roles are those of TiCDC's two-phase scheduler (pingcap/tiflow,
+The states and roles are as in TiCDC's two-phase scheduler (pingcap/tiflow,
 `cdc/scheduler/internal/v3`); the token is an addition: see `cdcmeta/DESIGN.md`.
 """
 

@@ -85,7 +85,7 @@ class ReportedProgress:
         self._floors: Mapping[str, int] = {}
 
     def update_stored(self, checkpoint: int, floors: Mapping[str, int]) -> None:
-        """Note the stored checkpoint, and those of tables that begin before it."""
+        """Note the stored checkpoint, and the checkpoints of tables that begin before it."""
         farthest = max(checkpoint, self.stored.checkpoint)
         self.stored, self._floors = Progress(farthest, farthest), floors
 

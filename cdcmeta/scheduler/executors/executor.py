@@ -27,7 +27,7 @@ class StoreExecutor:
     as of that timestamp comes first; `states` has another one for some tables, 0 for none.
     `may_write()` says whether a call to the sink may begin.
 
-    The timestamps of progress are those of the source's commits.
+    The timestamps of progress are timestamps of the source's commits.
     """
 
     def __init__(

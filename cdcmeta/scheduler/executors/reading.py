@@ -8,7 +8,7 @@ For example, A and B are live at 90, and C starts at 50:
     the second one  51  ...  90   91   92  93    hands to C, and ends
 
 The tables that are behind take turns. In each turn the second watch begins where one of them is,
-and serves those that are farther, too. A turn ends after a while, so that one table holds up no
+and serves tables that are farther, too. A turn ends after a while, so that one table holds up no
 other.
 """
 
@@ -33,7 +33,7 @@ NOWHERE = -1
 SLICE_S = 1.0
 """The longest that tables that are behind are fetched before another has its turn, in seconds."""
 LASTING = (StoreClosedError, StoreRestoredError, StoreRecreatedError)
-"""Errors that do not pass: all tables end, those that come later, too."""
+"""Errors that do not pass: all tables end, also tables that come later."""
 
 
 class FeedReader:
@@ -165,7 +165,7 @@ class FeedReader:
                 self._failed("fetch", e)
 
     def _next_group(self) -> dict[str, Pipeline]:
-        """Return the table that is next, and those that are at least as far."""
+        """Return the table that is next, and the tables that are at least as far."""
         ended = [table for table, each in self._behind.items() if each.is_stopping]
         for table in ended:
             del self._behind[table]

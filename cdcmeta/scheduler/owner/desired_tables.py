@@ -13,7 +13,7 @@ LEAST_SHARE = 0.1
 
 
 class DesiredTables:
-    """Keeps the desired tables, those of them without a set, and the sets of other tables."""
+    """Keeps the desired tables, which of them have no set yet, and other tables with a set."""
 
     def __init__(self) -> None:
         self.weights: dict[str, float] = {}
@@ -63,7 +63,7 @@ class DesiredTables:
         return max(self.weights.get(table, 0.0), self.least)
 
     def mark(self, tables: Iterable[str]) -> None:
-        """Note tables that captures hold: those that are not desired are to be removed."""
+        """Note tables that captures hold: tables that are not desired are to be removed."""
         for table in tables:
             if table not in self.weights:
                 self.unwanted[table] = None

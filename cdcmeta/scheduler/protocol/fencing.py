@@ -30,7 +30,7 @@ class KnownOwner(NamedTuple):
 def owner_accepts(
     header: Header, own: KnownOwner, changefeed_epoch: int, epochs: Mapping[str, int]
 ) -> Verdict:
-    """Return whether an owner accepts a message; `epochs` are those of registered captures."""
+    """Return whether an owner accepts a message; `epochs` has registered captures' epochs."""
     if header.to != own.name:
         return Verdict.NOT_FOR_US
     if header.owner_revision != own.revision:

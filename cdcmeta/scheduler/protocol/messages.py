@@ -1,6 +1,6 @@
 """The messages between owner and agents; pure values, `encoding` makes bytes of them.
 
-Heartbeat and DispatchTable with their responses are those of TiCDC's two-phase scheduler. A new
+Heartbeat and DispatchTable with their responses are as in TiCDC's two-phase scheduler. A new
 owner begins with Announce and Sync, which are from TiCDC's earlier protocol.
 """
 

@@ -37,7 +37,7 @@ class Capture:
     If its session ends, it stops its tables and registers anew. If a sink hangs until its session
     ends, it ends the process, with the exit code 75.
 
-    `post` carries messages; `functions` are those that sinks `call:NAME` mean.
+    `post` carries messages; `functions` has the functions that sinks `call:NAME` mean, by name.
 
     >>> import threading, snapkv
     >>> from cdcmeta.scheduler.runtime import Capture

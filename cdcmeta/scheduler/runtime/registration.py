@@ -221,7 +221,7 @@ class Life:
     # --- changefeeds ---
 
     def _follow(self) -> None:
-        """Begin with changefeeds that run, and stop those that do not or that changed."""
+        """Begin with changefeeds that run, and stop changefeeds that do not run or that changed."""
         view = self.registry.view
         for id, running in list(self._feeds.items()):
             feed = view.feeds.get(id)

@@ -52,7 +52,7 @@ class FeedReport(NamedTuple):
         return found | {"rates": rates, "delays": delays, "failing": self.failing, "rest": rest}
 
     def rates_of(self, tables: Iterable[str]) -> dict[str, Rate]:
-        """Return the rates of tables; those that are not listed share the rest."""
+        """Return the rates of tables; tables that are not listed share the rest."""
         unlisted = [table for table in tables if table not in self.rates]
         if not self.rest.rows or not unlisted:
             return dict(self.rates)

@@ -115,6 +115,6 @@ def has_no_capture(feeds: Changefeeds, feed: Changefeed, alive: Sized | None) ->
 
 
 def placed(feeds: Changefeeds, feed: Changefeed, as_of: When | None = None) -> list[Placement]:
-    """Return where all tables of a changefeed are, also those that were not placed yet."""
+    """Return where all tables of a changefeed are, also tables that were not placed yet."""
     known = {each.table: each for each in feeds.places(feed.id, as_of=as_of)}
     return [known.get(table, Placement(table, None, NOT_PLACED)) for table in feed.tables()]

@@ -210,7 +210,7 @@ class OpeningExecutor:
         return self._executor.status(table)
 
     def laggards(self) -> tuple[Progress, Collection[str]]:
-        """Return where most tables are, and those that are not."""
+        """Return the reader's position, and the tables that have not written all up to it."""
         return (NO_PROGRESS, ()) if self._executor is None else self._executor.laggards()
 
     def stop(self) -> None:

@@ -164,7 +164,7 @@ class Term:
             self._duties.put(key, None)
 
     def _follow(self, view: View) -> None:
-        """Begin with new and changed changefeeds, and end those that do not run."""
+        """Begin with new and changed changefeeds, and end changefeeds that do not run."""
         for id, schedule in list(self._schedules.items()):
             feed = view.feeds.get(id)
             if feed is None or feed.epoch != schedule.feed.epoch or feed.state != RUNNING:

@@ -120,7 +120,7 @@ class Tls:
 
 
 class GrpcPost:
-    """Listens at an address, and sends to those of other captures.
+    """Listens at an address, and sends to the addresses of other captures.
 
     `listen` is `HOST:PORT`, with the port 0 for any free one. `advertise` is how other captures
     reach it, if that differs. Without `tls`, only addresses of this machine are allowed, unless
@@ -298,7 +298,7 @@ class GrpcPost:
     # --- calls of other captures ---
 
     def _deliver(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        """Take the messages of a call, but for those that only a newer version understands."""
+        """Take the messages of a call, but for messages that only a newer version understands."""
         try:
             found, unknown = _read(raw)
         except Exception as e:  # what a foreign sender makes of it

@@ -30,7 +30,7 @@ def _has_movable(facts: Facts, target: str) -> bool:
 
 
 def _abandonable(facts: Facts, target: str) -> list[str]:
-    """Return the tables to abandon here, for another capture; those that start only if stuck."""
+    """Return the tables to abandon here, for another capture; starting tables only if stuck."""
     prepared = [
         table
         for table in facts.preparing.get(target, ())

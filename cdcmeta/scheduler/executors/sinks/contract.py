@@ -108,9 +108,9 @@ class TableWriter(Protocol):
     def replace(self) -> Iterator[str]:
         """Begin a state of the whole table; return the keys that it may have to remove.
 
-        They are those that captures have written, in order. The parts of the state follow, and have
-        a removal for each of these keys that the state lacks. A sink that cannot be read returns
-        none, and notes that a state begins. One that was interrupted begins again with this call.
+        These are the keys that captures have written, in order. The parts of the state follow, and
+        have a removal for each such key that the state lacks. A sink that cannot be read returns
+        no keys, and notes that a state begins. An interrupted sink begins again with this call.
         """
         ...
 

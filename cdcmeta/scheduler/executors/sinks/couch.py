@@ -4,7 +4,7 @@ r"""A CouchDB database as a sink: a document for each key, over HTTP.
 
 A value that is a JSON object or array is one in the document, any other is its text. Bytes that are
 not UTF-8 are in `value_base64`, and `value` is null. A removal is a deleted document. CouchDB has
-no empty ids and reserves those with a `_` at the beginning: such keys, and those that begin with
+no empty ids and reserves ids with a `_` at the beginning: such keys, and keys that begin with
 `~`, get a `~` before them; take one away to get the key.
 
 **Revisions.** Each commit of a key has one revision. It follows the revision of the key's commit
@@ -243,7 +243,7 @@ class CouchWriter:
         return _encoded({**members, **about, **content}), Head(revision, last.ts)
 
     def _read_heads(self, ids: Sequence[str]) -> None:
-        """Read the newest revisions of documents, also of those that are deleted."""
+        """Read the newest revisions of documents, also of deleted documents."""
         if not ids:
             return
         answer = self._client.request("POST", "_all_docs", _encoded({"keys": ids}))

@@ -64,7 +64,7 @@ PAGE_KEYS = 100
 class StoreSink:
     """Writes into a store, each change exactly once; the commits of a batch become one.
 
-    Times in the target are those of its own commits. `changefeed` names the records of tables,
+    Times in the target are the times of its own commits. `changefeed` names the records of tables,
     `origin` says which changefeed of that name it is, `source` names the store that is read, as
     `place_of` returns it.
     """

@@ -61,7 +61,7 @@ def text_of(key: bytes) -> str:
 
 
 class LogFeed:
-    """The log rows after a time, split among the ranges: those that are stored, then new ones."""
+    """The log rows after a time, split among the ranges: stored rows, then new rows."""
 
     def __init__(self, source: CdcLogSource, space: Space, since: int | None) -> None:
         self._source, self._space = source, space

@@ -76,7 +76,7 @@ class DocumentChange(Change[str]):
 
 
 class DatabasesFeed:
-    """A watch of all databases of a store, split among those that are tables."""
+    """A watch of all databases of a store, split among the databases that are tables."""
 
     def __init__(self, source: DatabasesSource, watch: Watch[bytes]) -> None:
         self._source, self._watch = source, watch
