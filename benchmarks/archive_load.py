@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import snapkv
 from benchmarks.harness import Rival, measure, report, seeded
 from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.publishing import existing
 
 KEYS, CHANGES, COMMIT, RECORDED_EACH = 100_000, 10_000_000, 10_000, 500_000

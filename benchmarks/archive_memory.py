@@ -62,7 +62,7 @@ def state_into_nothing(folder: str) -> None:
 
 def state_into_archive(folder: str) -> None:
     """Record a first state into an archive."""
-    from snapkv.archive.files import Folder
+    from snapkv.archive.folder import Folder
     from snapkv.archive.writer import ArchiveWriter
 
     ArchiveWriter(Folder(folder), SOURCE).begin(_mark(KEYS + 3, 2), _pages(KEYS, VALUE_BYTES))
@@ -80,7 +80,7 @@ def state_into_store(folder: str) -> None:
 
 def large_archive(folder: str) -> None:
     """Make an archive of `LARGE_BYTES`, with deltas and two bases."""
-    from snapkv.archive.files import Folder
+    from snapkv.archive.folder import Folder
     from snapkv.archive.writer import ArchiveWriter, Change
 
     rng, writer = seeded("changes"), ArchiveWriter(Folder(folder), SOURCE)
@@ -104,7 +104,7 @@ def large_archive(folder: str) -> None:
 
 def verify_archive(folder: str) -> None:
     """Verify an archive as `archive verify` does."""
-    from snapkv.archive.files import Folder
+    from snapkv.archive.folder import Folder
     from snapkv.archive.verify import verify
 
     assert verify(Folder(folder)).problems == ()

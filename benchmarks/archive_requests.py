@@ -10,7 +10,7 @@ from pathlib import Path
 import snapkv
 from benchmarks.harness import RESULTS, machine, seeded
 from snapkv.archive import publishing
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.places import open_files
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

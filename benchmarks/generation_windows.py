@@ -13,7 +13,7 @@ from cdcmeta.generations import (
     Sharding,
     StreamConsumer,
 )
-from cdcmeta.generations.cdc.rows import encoded
+from cdcmeta.generations.cdc.log_rows import encoded
 from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
 from snapkv.tuples import pack
 

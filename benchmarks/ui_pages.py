@@ -21,7 +21,7 @@ from snapkv import ManualClock
 from snapkv.ui import Source
 from snapkv.ui.bar import bar, span_of
 from snapkv.ui.differences import differences
-from snapkv.ui.search import search
+from snapkv.ui.key_search import search
 from snapkv.ui.source import Budget
 from snapkv.ui.steps import commit_at, steps_back
 from snapkv.ui.tree import level

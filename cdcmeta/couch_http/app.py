@@ -21,7 +21,7 @@ from cdcmeta.couch_http.errors import (
     not_found,
     not_implemented,
 )
-from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.http_request import Call
 from cdcmeta.couch_http.service import Service
 from cdcmeta.couch_http.streaming import error_answer
 

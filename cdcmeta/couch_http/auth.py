@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from cdcmeta.couch_http.bodies import checked_object, decoded
 from cdcmeta.couch_http.errors import HTTPError, bad_request, own_errors
-from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.http_request import Call
 from cdcmeta.couch_http.service import COOKIE
 from cdcmeta.couch_http.streaming import answer, error_answer
 from cdcmeta.errors import InvalidArgumentError

@@ -19,7 +19,7 @@ from cdcmeta.changes.state import State
 from cdcmeta.couch_http.bodies import INVALID_JSON, NumberTooLongError, encoded, parsed, parsed_size
 from cdcmeta.couch_http.documents import leaf_of
 from cdcmeta.couch_http.errors import HTTPError, answer_of, bad_request
-from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.http_request import Call
 from cdcmeta.couch_http.service import Limits, run_edit
 from cdcmeta.couch_http.streaming import JSON, Streamed, answer
 from cdcmeta.errors import (

@@ -30,7 +30,7 @@ from cdcmeta.couch_http.changes_query import (
     projected,
 )
 from cdcmeta.couch_http.errors import not_found, not_implemented
-from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.http_request import Call
 from cdcmeta.couch_http.streaming import JSON, BatchSize, Streamed, pieces_of
 from cdcmeta.couch_http.wakeup import Wakeup, WalkStart
 from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError, InvalidSequenceError

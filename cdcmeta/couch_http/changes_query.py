@@ -11,7 +11,7 @@ from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.selector import Selector
 from cdcmeta.couch_http.bodies import decoded
 from cdcmeta.couch_http.errors import HTTPError, bad_request
-from cdcmeta.couch_http.request import integer, whole
+from cdcmeta.couch_http.http_request import integer, whole
 from snapkv.times import pack
 
 NORMAL, LONGPOLL, CONTINUOUS, EVENTSOURCE = "normal", "longpoll", "continuous", "eventsource"

@@ -23,7 +23,7 @@ from cdcmeta.couch_http.changes_query import (
     feed_request,
 )
 from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.http_request import Call
 from cdcmeta.couch_http.service import Service
 from cdcmeta.couch_http.streaming import Streamed, answer
 from cdcmeta.errors import DatabaseNotFoundError, InvalidNameError

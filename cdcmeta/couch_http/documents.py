@@ -17,7 +17,7 @@ from cdcmeta.changes.reading import Found
 from cdcmeta.changes.revisions import Revision
 from cdcmeta.couch_http.bodies import encoded
 from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.http_request import Call
 from cdcmeta.couch_http.service import run_edit
 from cdcmeta.couch_http.streaming import JSON, answer
 from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidDocumentError

@@ -20,7 +20,7 @@ from cdcmeta.changes.reading import rows_by_id
 from cdcmeta.changes.state import State
 from cdcmeta.couch_http.bodies import encoded
 from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.request import Call, whole
+from cdcmeta.couch_http.http_request import Call, whole
 from cdcmeta.couch_http.service import Limits
 from cdcmeta.couch_http.streaming import BatchSize, Streamed, pieces_of
 from cdcmeta.errors import InvalidIdError

@@ -10,11 +10,11 @@ from snapkv.base.extras import extra
 with extra("generations", "generations"):
     from cdcmeta.generations.cdc.cdclog import CdcLog
     from cdcmeta.generations.cdc.consumer import StreamConsumer, Window
-    from cdcmeta.generations.cdc.rows import LogRow, Operation
+    from cdcmeta.generations.cdc.log_rows import LogRow, Operation
+    from cdcmeta.generations.log.generation_log import GenerationLog
     from cdcmeta.generations.log.layout import ConsumerId, Generation, Switch
-    from cdcmeta.generations.log.log import GenerationLog
-    from cdcmeta.generations.log.member import Member
-    from cdcmeta.generations.model.batches import murmur3_tokens
+    from cdcmeta.generations.log.log_member import Member
+    from cdcmeta.generations.model.many_tokens import murmur3_tokens
     from cdcmeta.generations.model.metadata import Generations
     from cdcmeta.generations.model.rules import ORIGINAL, TODAY
     from cdcmeta.generations.model.streams import StreamId

@@ -11,7 +11,6 @@ Neither reads a clock, a store or a network. See `docs/scheduler_core.md`;
 
 from cdcmeta.scheduler.agent.agent import Agent
 from cdcmeta.scheduler.agent.executor import ExecutorStatus, TableExecutor
-from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, Step, rebuilt, step
 from cdcmeta.scheduler.core.states import Progress, Role, SetState, TableState, TableStatus, Token
 from cdcmeta.scheduler.core.tasks import (
@@ -27,6 +26,7 @@ from cdcmeta.scheduler.core.tasks import (
     Send,
 )
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED, Watermarks, barrier_of
+from cdcmeta.scheduler.core.work_limits import Limits
 from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import Coordinator, Tick
 from cdcmeta.scheduler.protocol.fencing import KnownOwner

@@ -11,8 +11,7 @@ from cdcmeta.scheduler.runtime import Changefeeds
 from cdcmeta.scheduler.runtime.changefeeds import check_table
 from cdcmeta.ui.changefeeds import TABLES_MAX, Feed, feed_at, list_clusters
 from cdcmeta.ui.lanes import lanes
-from cdcmeta.ui.past import Moves, moves_back
-from cdcmeta.ui.requests import (
+from cdcmeta.ui.page_requests import (
     Bar,
     Span,
     command,
@@ -23,6 +22,7 @@ from cdcmeta.ui.requests import (
     store_of,
     time_of_moment,
 )
+from cdcmeta.ui.past import Moves, moves_back
 from cdcmeta.ui.svg import COLOURS
 from snapkv import When, format_time, pack
 from snapkv.times import physical_ms

@@ -22,8 +22,8 @@ from cdcmeta.ui.databases import (
     list_databases,
     winner_body,
 )
+from cdcmeta.ui.page_requests import looks_longer, needed, store_of
 from cdcmeta.ui.past import Edits, edits_back
-from cdcmeta.ui.requests import looks_longer, needed, store_of
 from cdcmeta.ui.svg import picture, shape, text
 from snapkv import SnapshotKV, When
 from snapkv.ui import Context, ExtraViews, Link, Page

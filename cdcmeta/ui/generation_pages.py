@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from cdcmeta.ui.generations import GENERATIONS_MAX, GenerationRow, list_logs, log_at
-from cdcmeta.ui.requests import (
+from cdcmeta.ui.page_requests import (
     Bar,
     Span,
     command,

@@ -7,9 +7,9 @@ from itertools import islice, zip_longest
 
 from cdcmeta.errors import GenerationNotFoundError
 from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.consumers import consumers_at
 from cdcmeta.generations.log.layout import Generation, Switch
 from cdcmeta.generations.log.listing import generations_at, read_state
-from cdcmeta.generations.log.progress import consumers_at
 from cdcmeta.ui.lookups import space_names
 from snapkv import Snapshot, SnapshotKV, When
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from snapkv.coordination.session import Sessions
     from snapkv.reading.arrow import Table
     from snapkv.store.check import CheckReport
+    from snapkv.store.recorder_watermarks import Watermark
     from snapkv.store.space import Space as SyncSpace
     from snapkv.store.store import SnapshotKV as SyncSnapshotKV
-    from snapkv.store.watermarks import Watermark
 
 
 class SnapshotKV(Writes[str, V], AsyncClosing):

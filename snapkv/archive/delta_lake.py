@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from snapkv._version import __version__
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import existing

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import pyarrow.compute as pc
 
-from snapkv.archive.changes import Changed, changes_in, changes_of, exact
-from snapkv.archive.files import Files
+from snapkv.archive.delta_columns import Changed, changes_in, changes_of, exact
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.marks import Marks
 from snapkv.archive.opened import OpenFiles, Rows, missing
@@ -25,6 +25,7 @@ from snapkv.archive.rows import Keys
 from snapkv.archive.state import chunks, files_of, joined, row_at, state
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, pause
+from snapkv.engine.caller_rules import check_piece_rows
 from snapkv.engine.contract import (
     Changes,
     Columns,
@@ -47,7 +48,6 @@ from snapkv.engine.contract import (
     in_range,
 )
 from snapkv.engine.replay import changes
-from snapkv.engine.rules import check_piece_rows
 from snapkv.engine.scanned import versions_of
 from snapkv.errors import (
     CompactedError,
@@ -238,7 +238,7 @@ class ArchiveEngine:
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
         """Yield a range as columns of Arrow."""
-        from snapkv.engine.arrow import batches_of, blank
+        from snapkv.engine.version_columns import batches_of, blank
 
         for rows in self._state(key, range_end, revision):
             value, created, revised, version = (

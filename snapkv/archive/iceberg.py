@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import GRACE_S, Manifest
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import existing

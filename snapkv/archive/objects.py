@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from snapkv.archive.files import Entry
+from snapkv.archive.folder import Entry
 from snapkv.archive.object_errors import no_credentials, rejected, status_of, typed
 from snapkv.archive.storage import Location, obstore_options
 from snapkv.base.extras import extra

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File
 from snapkv.archive.rows import Group, Keys, groups_of
 from snapkv.base.lifecycle import renew_in_children

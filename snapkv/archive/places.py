@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from snapkv.archive.files import Files, Folder
+from snapkv.archive.folder import Files, Folder
 from snapkv.archive.storage import location_of
 from snapkv.errors import InvalidOptionError
 

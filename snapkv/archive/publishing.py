@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice, pairwise
 
-from snapkv.archive.files import Entry, Files
+from snapkv.archive.folder import Entry, Files
 from snapkv.archive.manifest import (
     BEGINNING,
     DIGITS,

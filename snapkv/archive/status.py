@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import Gap
 from snapkv.archive.publishing import existing
 

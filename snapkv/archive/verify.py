@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.publishing import existing, resolved

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.opened import damaged
 from snapkv.archive.rows import DELTA, PATH

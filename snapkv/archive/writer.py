@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import DATA, GRACE_S, KINDS, File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
 from snapkv.archive.opened import OpenFiles, missing

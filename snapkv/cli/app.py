@@ -40,7 +40,7 @@ COMMANDS = {
     "backup": Place("snapkv.cli.upkeep", "Keep"),
     "check": Place("snapkv.cli.upkeep", "Keep"),
     "info": Place("snapkv.cli.upkeep", "Keep"),
-    "health": Place("snapkv.cli.health", "Keep"),
+    "health": Place("snapkv.cli.health_command", "Keep"),
     "record": Place("snapkv.cli.recording", "Keep"),
     "archive": Place("snapkv.cli.archiving", "Keep"),
     "tour": Place("snapkv.cli.tour", "Try"),

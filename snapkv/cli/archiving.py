@@ -20,7 +20,7 @@ from snapkv.errors import CompactedError
 from snapkv.times import pack, physical_ms
 
 if TYPE_CHECKING:
-    from snapkv.archive.files import Files
+    from snapkv.archive.folder import Files
     from snapkv.archive.tables import PublishedTable
 
 archive = App(

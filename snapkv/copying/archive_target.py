@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from snapkv.archive.engine import ArchiveEngine as ArchiveEngine
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import Gap
 from snapkv.archive.places import open_files as open_files
 from snapkv.archive.publishing import newest

@@ -28,7 +28,7 @@ from snapkv.location import open_engine
 from snapkv.model import Absent, AtRevision, Commit, HeadAt, Ops, Scalar
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.sources import paired
-from snapkv.store.batches import SHOWN_CHARS, Room
+from snapkv.store.commit_room import SHOWN_CHARS, Room
 from snapkv.store.store import SnapshotKV
 
 COUNTED_NOTE_BYTES_MAX = 48

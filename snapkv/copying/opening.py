@@ -24,8 +24,8 @@ from snapkv.location import COMMON_OPTIONS, open_engine
 from snapkv.model import Held
 from snapkv.store.core import Core
 from snapkv.store.open import open as open_store
+from snapkv.store.recorder_watermarks import watermark_id
 from snapkv.store.store import SnapshotKV
-from snapkv.store.watermarks import watermark_id
 
 LEASE_S = 5.0
 """After a recorder was killed, the next one waits so long."""

@@ -11,7 +11,7 @@ from snapkv.copying.status import RecordStatus
 from snapkv.copying.targets import Target, gap_note
 from snapkv.engine.contract import Compare, KeyValue
 from snapkv.errors import CompactedError
-from snapkv.store.watermarks import Watermark, move, watermark_id
+from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
 
 WAIT_S = 0.5
 """The longest wait for a step."""

@@ -33,6 +33,7 @@ import msgpack
 from snapkv.base.waiting import monotonic, pause
 from snapkv.committer.operations import nest, nested_max
 from snapkv.copying.targets import part_note
+from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, op_bytes, shown_key
 from snapkv.engine.contract import (
     REVISION_MAX,
     Compare,
@@ -45,7 +46,6 @@ from snapkv.engine.contract import (
     Txn,
 )
 from snapkv.engine.errors import OutcomeUnknown, Refused
-from snapkv.engine.rules import OP_OVERHEAD_BYTES, op_bytes, shown_key
 from snapkv.errors import (
     CommitTooLargeError,
     CorruptStoreError,

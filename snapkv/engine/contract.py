@@ -40,7 +40,7 @@ from snapkv.engine.events import KeyValue as KeyValue
 from snapkv.engine.events import Replay as Replay
 from snapkv.engine.events import WatchBatch as WatchBatch
 from snapkv.engine.events import Watcher as Watcher
-from snapkv.engine.limits import Limits as Limits
+from snapkv.engine.size_limits import Limits as Limits
 
 ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""

@@ -52,7 +52,7 @@ def changes(engine: Watched, wanted: Replay) -> Iterator[Changes]:
 
     A round trip for 128 values before.
     """
-    from snapkv.engine.arrow import changes_of
+    from snapkv.engine.version_columns import changes_of
 
     some: list[Event] = []
     weight = 0

@@ -28,7 +28,7 @@ class Scanned(ABC):
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
         """Yield the pages of a scan as columns."""
-        from snapkv.engine.arrow import columns_in
+        from snapkv.engine.version_columns import columns_in
 
         return columns_in(self.scan(key, range_end, revision=revision, keys_only=keys_only))
 

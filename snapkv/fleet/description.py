@@ -172,7 +172,7 @@ def _found(
     if not isinstance(places, list | tuple):
         raise wrong_type("archives", "a list of folders", places)
     if places:
-        from snapkv.fleet.archived import archives_below  # it needs pyarrow
+        from snapkv.fleet.archive_reach import archives_below  # it needs pyarrow
 
     for place in places:
         check_text("a folder of archives", place)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snapkv.fleet.bulk import Pair, merged
+from snapkv.fleet.archive_batches import Pair, merged
 from snapkv.fleet.member import steps_named
 from snapkv.fleet.pin import LATE, Pin, Seen
 from snapkv.layout import encode_text

@@ -16,7 +16,6 @@ from snapkv.errors import (
     NotSupportedError,
 )
 from snapkv.fleet import merged
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.finality import Policy
 from snapkv.fleet.late_members import Behind, Span, allowed, check_behind, in_ms, span_of
@@ -24,6 +23,7 @@ from snapkv.fleet.member import Member, chosen, named, one_of
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import MemberCommit, MemberSteps, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
+from snapkv.fleet.open_member import Connection
 from snapkv.fleet.pin import ABSENT, Pin
 from snapkv.fleet.tick_rounds import aligned
 from snapkv.fleet.ticker import Ticker

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import named
+from snapkv.fleet.open_member import Connection
 from snapkv.fleet.token import Place, check_store
 from snapkv.layout import Mark
 from snapkv.model import Changes

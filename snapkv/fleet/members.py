@@ -17,10 +17,10 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.finality import Policy, Span, check_policy, newest_final
 from snapkv.fleet.link import AWAY, CLOSED, Link
 from snapkv.fleet.member import Member, named
+from snapkv.fleet.open_member import Connection
 from snapkv.fleet.pin import Pin
 from snapkv.times import TIMESTAMP_MAX
 
@@ -134,7 +134,7 @@ class Members:
         asked = [self.by_name[name] for name in names]
         groups: dict[str, list[Connection]] = {}
         if archives := [each for each in asked if each.member.is_archive]:
-            from snapkv.fleet.archived import listed_together  # it needs pyarrow
+            from snapkv.fleet.archive_reach import listed_together  # it needs pyarrow
 
             groups = {group[0].name: group for group in listed_together(archives)}
         engines = [each.name for each in asked if not each.member.is_archive]
@@ -185,7 +185,7 @@ def _final_or_error(connection: Connection) -> int | SnapKVError:
 
 def _reached(group: Sequence[Connection]) -> dict[str, int | SnapKVError]:
     """Return up to which timestamp archives are final that one listing answers, or why not."""
-    from snapkv.fleet.archived import reached_of  # it needs pyarrow
+    from snapkv.fleet.archive_reach import reached_of  # it needs pyarrow
 
     silent = {each.name: e for each in group if (e := each.listing_silence.error) is not None}
     asked = [each for each in group if each.name not in silent]

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from snapkv.errors import CompactedError, NotObservedError
-from snapkv.fleet.connection import Connection, ReadSpan, begun
 from snapkv.fleet.late_members import Span
 from snapkv.fleet.member import naming
 from snapkv.fleet.members import Members
+from snapkv.fleet.open_member import Connection, ReadSpan, begun
 from snapkv.fleet.pin import Seen
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history

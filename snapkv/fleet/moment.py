@@ -17,8 +17,8 @@ from snapkv.reading.decoding import entry_of
 from snapkv.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from snapkv.fleet.connection import Connection
     from snapkv.fleet.members import Members
+    from snapkv.fleet.open_member import Connection
     from snapkv.reading.arrow import Table
 
 FleetKey = tuple[str, str]

@@ -8,12 +8,12 @@ from typing import Any
 from snapkv.base.arguments import check_seconds
 from snapkv.base.files import FilePath
 from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.description import members_of
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member
 from snapkv.fleet.members import Members
+from snapkv.fleet.open_member import Connection
 from snapkv.times import TIMESTAMP_MAX
 
 MEMBER_TIMEOUT_S = 5.0

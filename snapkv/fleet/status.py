@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapkv.errors import SnapKVError
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.member import Member
 from snapkv.fleet.members import Members
+from snapkv.fleet.open_member import Connection
 from snapkv.fleet.pin import State
 from snapkv.times import TIMESTAMP_MAX
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from snapkv.archive.whole import COLUMNS, Read, states
 from snapkv.errors import SnapKVError
-from snapkv.fleet.bulk import Pair, merged
+from snapkv.fleet.archive_batches import Pair, merged
 from snapkv.fleet.member import named
 from snapkv.fleet.pin import Pin
 from snapkv.layout import encode_text

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from snapkv.errors import CompactedError
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.members import Members
+from snapkv.fleet.open_member import Connection
 from snapkv.fleet.pin import LATE, Pin
 from snapkv.layout import ROUND_META
 from snapkv.model import Scalar

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from snapkv.base.extras import extra
-from snapkv.engine.arrow import BATCH_BYTES as BATCH_BYTES
-from snapkv.engine.arrow import BATCH_ROWS as BATCH_ROWS
-from snapkv.engine.arrow import BYTES_MAX
 from snapkv.engine.contract import Columns
+from snapkv.engine.version_columns import BATCH_BYTES as BATCH_BYTES
+from snapkv.engine.version_columns import BATCH_ROWS as BATCH_ROWS
+from snapkv.engine.version_columns import BYTES_MAX
 from snapkv.errors import InvalidKeyError
 from snapkv.layout import Keyspace, RawKeyspace
 from snapkv.times import physical_ms

@@ -7,8 +7,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from snapkv.engine.arrow import BATCH_ROWS
 from snapkv.engine.contract import COLUMNS, SCAN
+from snapkv.engine.version_columns import BATCH_ROWS
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays, Table

@@ -14,7 +14,7 @@ from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds, within
 from snapkv.reading.decoding import Decoding, entry_of
 from snapkv.reading.reader import Reader
-from snapkv.reading.revisions import revisions_at
+from snapkv.reading.revisions_of_times import revisions_at
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.watch import StoreWatch, Watch
 from snapkv.timeline import READS_MAX

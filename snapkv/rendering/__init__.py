@@ -24,13 +24,13 @@ from snapkv.rendering.compared import Stat
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, command_decoder, decoders
 from snapkv.rendering.decoding import decode
-from snapkv.rendering.difference import ValueDifference, compare
 from snapkv.rendering.lines import Line, Part, plain
 from snapkv.rendering.origins import Blame, blame
 from snapkv.rendering.paths import KUBERNETES_NOISE, path_text
 from snapkv.rendering.pieces import Piece
 from snapkv.rendering.redaction import Redaction
 from snapkv.rendering.tree_changes import PathChange
+from snapkv.rendering.value_difference import ValueDifference, compare
 
 __all__ = [
     "KINDS",

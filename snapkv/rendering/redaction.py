@@ -8,7 +8,7 @@ from snapkv.base.arguments import wrong_type
 from snapkv.base.text import counted
 from snapkv.rendering.compared import State
 from snapkv.rendering.decoded import REDACTED, Decoded
-from snapkv.rendering.difference import ValueDifference
+from snapkv.rendering.value_difference import ValueDifference
 
 
 class Redaction:

@@ -9,13 +9,13 @@ from typing import get_args
 from snapkv.base.arguments import check_int
 from snapkv.base.text import counted, shortened, shortened_texts
 from snapkv.errors import InvalidOptionError
-from snapkv.rendering.columns import WIDTH_MIN, side_by_side
 from snapkv.rendering.compared import Compared
 from snapkv.rendering.decoded import hex_rows
 from snapkv.rendering.lines import Line, Part, View, bounded
 from snapkv.rendering.path_lines import brief_line, path_lines
 from snapkv.rendering.paths import Patterns
 from snapkv.rendering.pieces import Piece, lines_of
+from snapkv.rendering.side_by_side import WIDTH_MIN, side_by_side
 from snapkv.rendering.text_lines import unified, words
 
 _BYTES_SHOWN_MAX = 1 << 16

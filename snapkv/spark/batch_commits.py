@@ -27,7 +27,7 @@ from snapkv.errors import CommitUnknownError, ConflictError
 from snapkv.model import Absent, AtRevision, Commit, Guard, HeadAt, Ops, SpaceOps
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.store.batches import BESIDE_BYTES, Room
+from snapkv.store.commit_room import BESIDE_BYTES, Room
 from snapkv.store.store import SnapshotKV
 from snapkv.tuples import pack
 

@@ -16,11 +16,11 @@ from snapkv.layout import Mark
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, limits
+from snapkv.spark.batch_reader import batches
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.limits import AvailableNow, Limit, default_limit, limit_of
 from snapkv.spark.location import opened
 from snapkv.spark.pinned import RESTORED, Commits, holds, verified_reader
-from snapkv.spark.reader import batches
 from snapkv.spark.source_options import SourceOptions, check_none_of
 from snapkv.spark.tasks import BatchSchema, Task
 from snapkv.times import physical_ms

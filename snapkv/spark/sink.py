@@ -23,7 +23,6 @@ from snapkv.errors import InvalidKeyError
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import Batch, BatchCommits, Writes
 from snapkv.spark.decoding import JSON, MSGPACK, UTF8, WHOLE
-from snapkv.spark.encoding import Encoder
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.location import open_to_write
 from snapkv.spark.schema import arrow_schema
@@ -36,6 +35,7 @@ from snapkv.spark.sink_options import (
     value_fields,
 )
 from snapkv.spark.source_options import check_none_of
+from snapkv.spark.value_encoding import Encoder
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property in which Spark has the id of a query for its tasks."""

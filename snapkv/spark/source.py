@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from snapkv.errors import another
 from snapkv.spark import errors
+from snapkv.spark.batch_reader import BatchReader, located, pin, planned
 from snapkv.spark.connect import check_pinned
 from snapkv.spark.errors import SourceError
 from snapkv.spark.fleets.source import FleetSource
 from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, Options, parsed
-from snapkv.spark.reader import BatchReader, located, pin, planned
 from snapkv.spark.schema import Schema, schema_of
 from snapkv.spark.sink import BatchSink, StreamSink, check_of_stream
 from snapkv.spark.sink_options import key_options

@@ -7,16 +7,15 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.spans import Span
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
+from snapkv.spark.batch_reader import BatchReader, present_of
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.decoding import JSON
-from snapkv.spark.encoding import Encoder, has_decimals
 from snapkv.spark.errors import ANEW, SourceError, coded
 from snapkv.spark.limits import Limit
 from snapkv.spark.location import absolute, open_to_write
 from snapkv.spark.micro_batches import MicroBatches
 from snapkv.spark.offset import boolean, checking, store_and_mark, store_fields
 from snapkv.spark.pinned import BACKWARDS, Commits, Present, moment_of, present_in, verified_reader
-from snapkv.spark.reader import BatchReader, present_of
 from snapkv.spark.schema import arrow_schema, batch_of, mismatch
 from snapkv.spark.sessions import Times, ensure_registered, register_format
 from snapkv.spark.sink import OfBatch, OfStream, Sink, check_of_stream, texts_of
@@ -30,6 +29,7 @@ from snapkv.spark.source_options import (
 )
 from snapkv.spark.tasks import Columns, Task
 from snapkv.spark.timing import exact, is_exact, timestamp_of
+from snapkv.spark.value_encoding import Encoder, has_decimals
 
 __all__ = [
     "ANEW",

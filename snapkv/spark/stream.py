@@ -13,7 +13,7 @@ from snapkv.reading.changes import PRIOR_READS_MAX, Touched, changed, first_afte
 from snapkv.reading.reader import Reader
 from snapkv.reading.spans import Span, chunks
 from snapkv.spark import errors, limits
-from snapkv.spark.archived import changes_tasks
+from snapkv.spark.archived_tasks import changes_tasks
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import Limit, Size

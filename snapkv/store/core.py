@@ -26,7 +26,7 @@ from snapkv.errors import (
 from snapkv.hooks import CompactionEvent
 from snapkv.model import Build, Commit, Compaction
 from snapkv.reading.reader import Reader
-from snapkv.store.watermarks import slowest_watermark
+from snapkv.store.recorder_watermarks import slowest_watermark
 from snapkv.times import end_of_ms, format_time, physical_ms
 
 # --- turns: calls of one process that update one key try one after another ---

@@ -25,10 +25,10 @@ from snapkv.store import check as _check
 from snapkv.store import dump as _dump
 from snapkv.store.core import Core
 from snapkv.store.health import HEALTH_TIMEOUT_S, Health, health
+from snapkv.store.recorder_watermarks import Watermark, forget, watermarks
 from snapkv.store.restoring import restored
 from snapkv.store.space import Space, names
 from snapkv.store.stats import Stats, stats
-from snapkv.store.watermarks import Watermark, forget, watermarks
 from snapkv.store.writes import Addition, Writes, building
 from snapkv.times import When, check_timestamp, format_time
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from snapkv.timeline.bulk import TimeLine, in_one_history, searched_for
+from snapkv.timeline.many_times import TimeLine, in_one_history, searched_for
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 Timestamps: TypeAlias = NDArray[np.uint64]

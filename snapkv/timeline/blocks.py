@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from snapkv.layout import Mark
-from snapkv.timeline.steps import Steps
+from snapkv.timeline.time_steps import Steps
 
 MARKS_MAX = 1 << 18
 """About 20 bytes each; when there are more, all are dropped."""

@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 from snapkv.base.arguments import check_int
 from snapkv.layout import Mark
-from snapkv.timeline.steps import Steps
+from snapkv.timeline.time_steps import Steps
 
 RING_SLOTS = 1_024
 RING_SLOTS_MAX = 1 << 20

@@ -17,7 +17,7 @@ from snapkv.errors import (
 )
 from snapkv.hooks import Path
 from snapkv.layout import Mark, StampRecord
-from snapkv.timeline import bulk
+from snapkv.timeline import many_times
 from snapkv.timeline.continuity import RESTORED, ContinuousWatcher
 from snapkv.timeline.moment import Moment, compaction_error
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP, mark_of
@@ -247,7 +247,7 @@ class Timeline:
 
     def revisions_of(self, timestamps: Sequence[int]) -> list[int]:
         """Return the revisions of the newest marks at or below some times; see `bulk`."""
-        return bulk.revisions_of(self, timestamps)
+        return many_times.revisions_of(self, timestamps)
 
     def revisions_of_array(self, timestamps: Timestamps) -> Revisions:
         """Return the same for an array, as an array."""

@@ -29,12 +29,12 @@ from snapkv.errors import (
 )
 from snapkv.layout import Mark
 from snapkv.timeline.continuity import RESTORED, Continuity, ContinuousWatcher
-from snapkv.timeline.feed import Feed, is_in_question
 from snapkv.timeline.lookup import Lookup
 from snapkv.timeline.paging import Listings
 from snapkv.timeline.ring import Ring
+from snapkv.timeline.ring_feed import Feed, is_in_question
 from snapkv.timeline.search import ORDINAL, TIMESTAMP, mark_of
-from snapkv.timeline.steps import Steps
+from snapkv.timeline.time_steps import Steps
 from snapkv.timeline.unmarked import UnmarkedReads
 
 RESTORES_MAX = 3

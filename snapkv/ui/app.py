@@ -21,12 +21,12 @@ from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
 from snapkv.ui import export, pages
 from snapkv.ui.context import Context, Site
-from snapkv.ui.feed import Feeds
 from snapkv.ui.fleet.context import FleetContext
 from snapkv.ui.fleet.site import FleetSite
 from snapkv.ui.fleet.views import FLEET_VIEWS
+from snapkv.ui.page_text import form_text_of
+from snapkv.ui.server_events import Feeds
 from snapkv.ui.state import State
-from snapkv.ui.text import form_text_of
 from snapkv.ui.views import Page, restore, stepped, view_of
 from snapkv.web import FORM, TOKEN, USER
 

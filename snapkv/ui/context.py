@@ -12,13 +12,13 @@ from snapkv.errors import NotObservedError
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
 from snapkv.ui.bar import ALL, BUCKETS_MAX, Bar, bar, span_of
 from snapkv.ui.contributed import ExtraViews, PresentLinks, installed
-from snapkv.ui.health import Health, KeptHealth
+from snapkv.ui.health_strip import Health, KeptHealth
 from snapkv.ui.live import Hub
+from snapkv.ui.page_text import axis_time_html, time_html
 from snapkv.ui.rendered import Rendering
 from snapkv.ui.restoring import Restores
 from snapkv.ui.source import Budget, Source
 from snapkv.ui.state import TIMES, State
-from snapkv.ui.text import axis_time_html, time_html
 
 CRUMBS_MAX = 20
 """The most parts of a prefix that a page links to."""

@@ -4,8 +4,8 @@ from snapkv.engine.contract import Event, KeyValue
 from snapkv.engine.replay import replayed
 from snapkv.reading.history import stamped
 from snapkv.ui.differences import Row, row
+from snapkv.ui.page_text import escaped
 from snapkv.ui.source import Budget
-from snapkv.ui.text import escaped
 from snapkv.ui.versions import Versions, stored_versions_back
 from snapkv.ui.views import way_of
 

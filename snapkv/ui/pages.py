@@ -13,7 +13,7 @@ from starlette.responses import Response
 from snapkv import errors
 from snapkv._version import __version__
 from snapkv.times import format_time, physical_ms
-from snapkv.ui import rendered, text
+from snapkv.ui import page_text, rendered
 from snapkv.ui.bar import PRESETS
 from snapkv.ui.context import Context
 from snapkv.ui.contributed import ExtraViews
@@ -74,13 +74,13 @@ def templates(*extra: ExtraViews) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "visible": text.visible,
-        "time": text.time_html,
-        "size": text.size_text,
-        "duration": text.duration_text,
-        "iso_ms": text.iso_ms,
-        "form_text": text.form_text,
-        "line": text.line,
+        "visible": page_text.visible,
+        "time": page_text.time_html,
+        "size": page_text.size_text,
+        "duration": page_text.duration_text,
+        "iso_ms": page_text.iso_ms,
+        "form_text": page_text.form_text,
+        "line": page_text.line,
     }
     made.globals |= {
         "version": __version__,
@@ -101,8 +101,8 @@ def page_html(c: Context | FleetContext, page: Page, status: int = 200) -> Respo
 
 def page_json(page: Page) -> Response:
     """Return the plain data of a page; raises `PageTooLargeError`."""
-    room = text.LongTexts(PAGE_BYTES_MAX // 2)
-    answer = json_answer({"command": page.command, "data": text.as_json(page.data, room)}, 200)
+    room = page_text.LongTexts(PAGE_BYTES_MAX // 2)
+    answer = json_answer({"command": page.command, "data": page_text.as_json(page.data, room)}, 200)
     _check_size(len(answer.body))
     return answer
 

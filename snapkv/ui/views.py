@@ -14,8 +14,8 @@ from snapkv.ui import rendered
 from snapkv.ui.context import Context
 from snapkv.ui.contributed import ExtraViews
 from snapkv.ui.differences import CHILDREN_MAX, ROWS_MAX, Row, differences, row
+from snapkv.ui.key_search import HITS_MAX, search
 from snapkv.ui.restoring import ROWS_MAX as PREVIEWED_MAX
-from snapkv.ui.search import HITS_MAX, search
 from snapkv.ui.state import State
 from snapkv.ui.steps import STEPS_MAX, Step, commit_at, steps_back, steps_on
 from snapkv.ui.tree import NODES_MAX, level

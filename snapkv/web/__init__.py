@@ -10,10 +10,10 @@ pages, adds CouchDB's errors, paths and CORS instead.
 """
 
 from snapkv.web.access import ELSEWHERE, USER, WRONG, ErrorAnswer, HostCheck, LoginCheck
-from snapkv.web.connection import Limits
+from snapkv.web.client_connection import Limits
 from snapkv.web.listener import HOST, Listener, check_exposure
 from snapkv.web.login import Cookies, Login, removed
-from snapkv.web.pages import FORM, TOKEN, TOKEN_FIELD, TOKEN_HEADER, protected
+from snapkv.web.page_protection import FORM, TOKEN, TOKEN_FIELD, TOKEN_HEADER, protected
 from snapkv.web.server import Server
 
 __all__ = [

@@ -13,7 +13,7 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from snapkv.web.connection import Connection, Limits
+from snapkv.web.client_connection import Connection, Limits
 from snapkv.web.listener import Listener
 
 KEEP_ALIVE_S = 60

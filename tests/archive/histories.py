@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from snapkv import ManualClock, SnapshotKV
-from snapkv.archive.files import Files, Folder
+from snapkv.archive.folder import Files, Folder
 from snapkv.archive.writer import ArchiveWriter
 from snapkv.copying.archive_target import ArchiveTarget
 from snapkv.copying.options import RecordOptions

@@ -10,7 +10,7 @@ from engine.crash_processes import children
 from sampling import first_of
 
 import snapkv
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.errors import NoSpaceError
 
 from .histories import recorder

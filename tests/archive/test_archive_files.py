@@ -6,7 +6,7 @@ import pytest
 
 from snapkv.archive import publishing
 from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.publishing import newest, publish, resolved
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError, FormatError

@@ -9,7 +9,7 @@ import pytest
 
 import snapkv
 from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.places import open_files
 from snapkv.errors import NotSupportedError
 

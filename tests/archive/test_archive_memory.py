@@ -11,7 +11,7 @@ MIB_MAX = 250
 """Beside what the modules take. The states below have 150 MiB of keys and values."""
 PROGRAM = """
 import random, resource, sys
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.verify import verify
 from snapkv.archive.writer import ArchiveWriter, Change
 from snapkv.engine.contract import Event, KeyValue

@@ -7,7 +7,7 @@ from store.engines import START_MS
 
 import snapkv
 from snapkv import CompactedError, format_time
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.errors import (
     ArchiveError,
     InvalidOptionError,

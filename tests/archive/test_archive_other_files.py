@@ -10,7 +10,7 @@ import pytest
 import snapkv
 from snapkv.archive import iceberg, publishing, writer
 from snapkv.archive.delta_lake import publish_delta
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import newest
 from snapkv.cli import main

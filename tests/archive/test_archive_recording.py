@@ -10,7 +10,7 @@ from sampling import SOAK
 
 from snapkv.archive import writer
 from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.objects import ObjectStore
 from snapkv.archive.publishing import existing
 from snapkv.copying import archive_target

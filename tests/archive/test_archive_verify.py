@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from snapkv.archive import writer
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.manifest import Manifest
 from snapkv.archive.opened import OpenFiles
 from snapkv.archive.publishing import existing, publish

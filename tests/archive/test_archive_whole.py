@@ -6,7 +6,7 @@ import pytest
 
 import snapkv
 from snapkv.archive import writer
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.opened import ArchiveError
 from snapkv.archive.publishing import existing
 from snapkv.archive.whole import COLUMNS, WholeArchive, differences, states

@@ -9,8 +9,8 @@ import snapkv
 from snapkv.committer import compile_operations
 from snapkv.committer.group import Group
 from snapkv.committer.operations import guards_max, nest
+from snapkv.engine.caller_rules import check_distinct, check_limits
 from snapkv.engine.contract import Delete, Limits, Put, Txn
-from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
     CommitTooLargeError,
     InvalidKeyError,

@@ -9,10 +9,10 @@ import pytest
 from conformance_driver import ALL, FIRST, Driver
 from sampling import SOAK, first_of
 
-from snapkv.engine.arrow import BATCH_BYTES
 from snapkv.engine.contract import Changes, Delete, Put, Replay
 from snapkv.engine.lmdb import LmdbEngine, change_scan
 from snapkv.engine.replay import replayed
+from snapkv.engine.version_columns import BATCH_BYTES
 from snapkv.errors import CompactedError
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import random
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.arrow import BATCH_BYTES
 from snapkv.engine.contract import Columns, Delete, Put
+from snapkv.engine.version_columns import BATCH_BYTES
 from snapkv.errors import CompactedError, FutureRevisionError
 
 pytestmark = pytest.mark.slow

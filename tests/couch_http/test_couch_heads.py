@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from cdcmeta.couch_http import Limits
-from snapkv.web.connection import QUEUED_MAX
+from snapkv.web.client_connection import QUEUED_MAX
 
 from .served import WAIT_S
 from .test_couch_feeds import until

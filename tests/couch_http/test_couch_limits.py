@@ -15,7 +15,7 @@ from cdcmeta.changes.feed import Walk
 from cdcmeta.changes.selector import Selector
 from cdcmeta.couch_http import Limits, Login
 from cdcmeta.couch_http import changes_query as params
-from cdcmeta.couch_http import request as call
+from cdcmeta.couch_http import http_request as call
 from cdcmeta.couch_http import wakeup as waking
 from cdcmeta.couch_http.bodies import decoded, parsed
 

@@ -5,7 +5,7 @@ import pytest
 import snapkv
 from snapkv.errors import ReadTimeoutError
 from snapkv.fleet import link
-from snapkv.fleet.connection import Connection
+from snapkv.fleet.open_member import Connection
 
 pytestmark = pytest.mark.slow
 

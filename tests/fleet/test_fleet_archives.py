@@ -19,7 +19,7 @@ from snapkv.errors import (
     InvalidTypeError,
     SnapKVError,
 )
-from snapkv.fleet import connection
+from snapkv.fleet import open_member
 from snapkv.fleet.link import Silence
 
 MANY = 1_000 if SOAK else 200
@@ -123,7 +123,7 @@ def test_an_archive_that_is_not_there_yet_is_missing(sites):
     assert moment.members["us"].state == "missing"
     assert moment.everywhere("k") == {"eu": b"eu"}
     recorded(sites, "us")
-    assert fleet.at(ts).members["us"] == connection.ABSENT
+    assert fleet.at(ts).members["us"] == open_member.ABSENT
     assert fleet.resolved() == ts
 
 

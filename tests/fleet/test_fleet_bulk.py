@@ -8,11 +8,11 @@ from archive.histories import recorder
 
 import snapkv
 from snapkv.archive import writer
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.archive.publishing import existing
 from snapkv.archive.rows import DELTA
 from snapkv.errors import ArchiveError
-from snapkv.fleet import bulk
+from snapkv.fleet import archive_batches
 from snapkv.fleet.pin import Pin
 
 from .histories import PREFIXES, Writing, own
@@ -24,7 +24,7 @@ NAMES = [f"m{n}" for n in range(7)]
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(bulk, "BATCH", 3)
+    monkeypatch.setattr(archive_batches, "BATCH", 3)
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 20)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 3)
     monkeypatch.setattr(writer, "MERGED_FILES", 3)
@@ -108,8 +108,8 @@ def test_batches_are_their_members(archives, monkeypatch):
         moments[ts] = fleet.at(ts)
     opened = opened_by(monkeypatch)
     for (ts, prefix), found in expected.items():
-        monkeypatch.setattr(bulk, "BYTES_MAX", rng.choice([1, 2_000, 64 << 20]))
-        monkeypatch.setattr(bulk, "FILES_BYTES", rng.choice([1, 10_000, 64 << 20]))
+        monkeypatch.setattr(archive_batches, "BYTES_MAX", rng.choice([1, 2_000, 64 << 20]))
+        monkeypatch.setattr(archive_batches, "FILES_BYTES", rng.choice([1, 10_000, 64 << 20]))
         assert rows_of(moments[ts].to_arrow(prefix)) == found
         assert not opened
     some = rng.sample(NAMES, 4)
@@ -133,7 +133,7 @@ def test_differences_of_batches_are_their_members(archives, monkeypatch):
         ]
         with monkeypatch.context() as patching:
             opened = opened_by(patching)
-            patching.setattr(bulk, "BYTES_MAX", rng.choice([1, 2_000, 64 << 20]))
+            patching.setattr(archive_batches, "BYTES_MAX", rng.choice([1, 2_000, 64 << 20]))
             assert [(each.key, each.before, each.after) for each in diff] == expected
         assert not opened
 
@@ -215,18 +215,18 @@ def test_an_opened_member_between_archives(archives):
 
 def test_a_batch_of_large_archives_is_short(archives, monkeypatch):
     """It is read ahead, so it takes memory."""
-    plain, lengths = bulk._merged, []
+    plain, lengths = archive_batches._merged, []
 
     def merged(batch, merge):
         lengths.append(len(batch))
         return plain(batch, merge)
 
-    monkeypatch.setattr(bulk, "_merged", merged)
+    monkeypatch.setattr(archive_batches, "_merged", merged)
     fleet = archives.fleet()
     moment = fleet.at(fleet.resolved())
     expected = rows_of(moment.to_arrow())
     assert max(lengths) > 1
-    monkeypatch.setattr(bulk, "FILES_BYTES", 1)
+    monkeypatch.setattr(archive_batches, "FILES_BYTES", 1)
     lengths.clear()
     assert rows_of(moment.to_arrow()) == expected
     assert set(lengths) == {1}

@@ -15,7 +15,7 @@ from snapkv.engine.lmdb import walking
 from snapkv.engine.memory import engine as memory
 from snapkv.errors import EngineUnavailableError, HistoryGapError
 from snapkv.fleet.late_members import Span
-from snapkv.fleet.log import differences_in, logs
+from snapkv.fleet.merged_log import differences_in, logs
 from snapkv.reading import history
 from snapkv.timeline import moment as moments
 

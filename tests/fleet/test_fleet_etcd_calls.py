@@ -13,7 +13,7 @@ from etcd_server import EtcdPool, EtcdServer
 import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
-from snapkv.fleet import connection, link
+from snapkv.fleet import link, open_member
 from snapkv.timeline import Timeline
 
 TIMEOUT_S = 0.5
@@ -121,7 +121,7 @@ def test_moments_do_not_wait_again_for_a_member_that_was_silent(
 ) -> None:
     monkeypatch.setattr(link, "AWAY_S", 60.0)
     asked: list[str] = []
-    plain = connection.Connection._pinned
+    plain = open_member.Connection._pinned
 
     def pinned(each: Any, *arguments: Any) -> Any:
         asked.append(each.name)
@@ -131,7 +131,7 @@ def test_moments_do_not_wait_again_for_a_member_that_was_silent(
         a.save("k", b"1")
         later = b.save("k", b"2") + 1
     with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
-        monkeypatch.setattr(connection.Connection, "_pinned", pinned)
+        monkeypatch.setattr(open_member.Connection, "_pinned", pinned)
         etcd.pause()
         try:
             for _ in range(3):

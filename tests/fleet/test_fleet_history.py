@@ -14,9 +14,9 @@ from snapkv.errors import (
     InvalidTypeError,
     StoreClosedError,
 )
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.late_members import span_of
-from snapkv.fleet.log import logs
+from snapkv.fleet.merged_log import logs
+from snapkv.fleet.open_member import Connection
 from snapkv.reading import history
 from snapkv.times import physical_ms
 

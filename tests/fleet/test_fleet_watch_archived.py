@@ -14,7 +14,7 @@ from snapkv.errors import (
     HistoryGapError,
     StoreRestoredError,
 )
-from snapkv.fleet.connection import Connection
+from snapkv.fleet.open_member import Connection
 
 from .following import drained, own, taken
 from .sites import WAIT_S, eventually

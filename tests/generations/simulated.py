@@ -19,8 +19,8 @@ from cdcmeta.errors import (
 )
 from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding
 from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.follower import Follower
 from cdcmeta.generations.log.listing import read_state, unchanged
+from cdcmeta.generations.log.log_follower import Follower
 from snapkv import CommitTimeoutError, ManualClock, pack
 
 START_MS = 1_700_000_000_000

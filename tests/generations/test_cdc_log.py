@@ -23,9 +23,9 @@ from cdcmeta.generations import (
     murmur3_token,
 )
 from cdcmeta.generations.cdc.consumer import rows_between
-from cdcmeta.generations.cdc.rows import SLOTS
+from cdcmeta.generations.cdc.log_rows import SLOTS
 from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.follower import Follower
+from cdcmeta.generations.log.log_follower import Follower
 from snapkv import CommitUnknownError, ManualClock, SystemClock, pack
 from snapkv.base.waiting import pause
 from snapkv.errors import EngineUnavailableError

@@ -14,7 +14,7 @@ from cdcmeta.errors import (
 )
 from cdcmeta.generations import GenerationLog, Generations, Sharding
 from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.follower import Follower
+from cdcmeta.generations.log.log_follower import Follower
 from snapkv import ManualClock, pack
 from snapkv.base.waiting import monotonic, pause
 from tests.generations.conftest import DELAY_S, LEEWAY_S

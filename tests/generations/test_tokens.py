@@ -8,7 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations.model.batches import CHUNK_KEYS, first_tokens, murmur3_tokens, shards_of
+from cdcmeta.generations.model.many_tokens import (
+    CHUNK_KEYS,
+    first_tokens,
+    murmur3_tokens,
+    shards_of,
+)
 from cdcmeta.generations.model.tokens import (
     TOKEN_MAX,
     TOKEN_MIN,

@@ -8,7 +8,7 @@ from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError, LogTrimm
 from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, StreamConsumer
 from cdcmeta.generations.cdc import trimming
 from cdcmeta.generations.cdc.consumer import rows_between
-from cdcmeta.generations.cdc.rows import OLD_PREFIX, SLOTS
+from cdcmeta.generations.cdc.log_rows import OLD_PREFIX, SLOTS
 from snapkv import ConflictError, pack
 from snapkv.errors import CorruptStoreError, EngineUnavailableError
 

@@ -19,7 +19,7 @@ from cdcmeta.generations import (
     StreamId,
 )
 from cdcmeta.generations.cdc import trimming
-from cdcmeta.generations.cdc.rows import OLD_PREFIX, LogRow, Operation, encoded, row_of, slot_of
+from cdcmeta.generations.cdc.log_rows import OLD_PREFIX, LogRow, Operation, encoded, row_of, slot_of
 from snapkv import pack
 from snapkv.errors import CorruptStoreError
 from snapkv.timeline import Moment

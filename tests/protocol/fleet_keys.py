@@ -8,8 +8,8 @@ from typing import Any
 from fleet_servers import Stream
 
 from snapkv.fleet import watch as watch_module
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.follower import Follower
+from snapkv.fleet.open_member import Connection
 from snapkv.fleet.watch import PATIENCE_S, FleetWatch
 
 

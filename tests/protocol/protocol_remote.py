@@ -21,6 +21,7 @@ from chains import check_ends
 
 import snapkv
 from snapkv import location
+from snapkv.engine.caller_rules import check_distinct
 from snapkv.engine.contract import (
     GetResult,
     KeyValue,
@@ -36,7 +37,6 @@ from snapkv.engine.contract import (
 )
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.memory.engine import LIMITS, MemoryEngine, MemoryWatcher
-from snapkv.engine.rules import check_distinct
 from snapkv.errors import EngineUnavailableError, SnapKVError, StoreClosedError
 
 TS_KEY = b"default/sys/ts"

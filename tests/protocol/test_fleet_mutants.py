@@ -10,10 +10,10 @@ from fleet_plans import restored, restored_while_watched, seen, watched
 from fleet_runs import explored, play
 
 from snapkv.committer.request import SentRequest
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.follower import Follower
 from snapkv.fleet.link import Link
+from snapkv.fleet.open_member import Connection
 from snapkv.fleet.watch import FleetWatch
 from snapkv.timeline.continuity import Continuity, ContinuousWatcher
 from snapkv.timeline.tracker import Tracker

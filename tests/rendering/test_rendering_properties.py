@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapkv.rendering import Decoded, PathChange, compare, decode, plain, shortened
-from snapkv.rendering.difference import ValueDifference
+from snapkv.rendering.value_difference import ValueDifference
 
 pytestmark = pytest.mark.slow
 

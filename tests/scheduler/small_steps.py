@@ -19,7 +19,7 @@ from cdcmeta.scheduler.core.tasks import (
     RemoveTable,
     Report,
 )
-from cdcmeta.scheduler.owner.captures import is_settled
+from cdcmeta.scheduler.owner.known_captures import is_settled
 from cdcmeta.scheduler.protocol import fencing
 from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict
 from cdcmeta.scheduler.protocol.messages import (

@@ -3,7 +3,7 @@
 import pytest
 
 from cdcmeta.scheduler import Limits, TableState, Token
-from cdcmeta.scheduler.owner.captures import CaptureManager, CaptureState, is_settled
+from cdcmeta.scheduler.owner.known_captures import CaptureManager, CaptureState, is_settled
 from cdcmeta.scheduler.protocol.fencing import Verdict
 from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat
 

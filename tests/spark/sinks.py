@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from snapkv.spark import batch_commits, sink
 from snapkv.spark.errors import SourceError
 from snapkv.spark.source import SnapKVDataSource
-from snapkv.store.batches import Room
+from snapkv.store.commit_room import Room
 
 TEXTS = "key STRING, value STRING"
 KINDS = {"STRING": T.StringType(), "BINARY": T.BinaryType(), "INT": T.IntegerType(),

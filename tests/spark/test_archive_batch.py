@@ -18,23 +18,29 @@ import snapkv
 from snapkv import ManualClock
 from snapkv.archive import rows as row_groups
 from snapkv.archive import state, writer
-from snapkv.engine import arrow, replay
+from snapkv.engine import replay, version_columns
 from snapkv.engine.contract import Put
 from snapkv.engine.etcd import scan
-from snapkv.engine.lmdb import columns
-from snapkv.spark import SourceError, native, read_changes, read_history, read_snapshot
-from snapkv.spark import archived as archived_tasks
+from snapkv.engine.lmdb import range_columns
+from snapkv.spark import (
+    SourceError,
+    archived_tasks,
+    native,
+    read_changes,
+    read_history,
+    read_snapshot,
+)
 
 pytestmark = pytest.mark.slow
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 SHORT = [
     (replay, "CHANGES_ROWS"),
-    (arrow, "BATCH_ROWS"),
+    (version_columns, "BATCH_ROWS"),
     (scan, "PAGE_ROWS_FIRST"),
     (scan, "PAGE_ROWS_MAX"),
-    (columns, "CHUNK_RECORDS"),
-    (columns, "CHUNK_RECORDS_FIRST"),
+    (range_columns, "CHUNK_RECORDS"),
+    (range_columns, "CHUNK_RECORDS_FIRST"),
 ]
 """What ends a page: the most rows of one."""
 SNAPSHOT = "key,value,create_version,mod_version,key_version"

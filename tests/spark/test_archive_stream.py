@@ -8,7 +8,7 @@ from reading.tabled import FOREVER, changes_of
 from stream_queries import LIMITS, Checkpoint, Query, refused_by
 
 from snapkv.archive import state, writer
-from snapkv.spark import archived as archived_tasks
+from snapkv.spark import archived_tasks
 
 pytestmark = pytest.mark.slow
 

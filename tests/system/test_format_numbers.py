@@ -8,7 +8,7 @@ import pytest
 
 from cdcmeta.changes import layout as changes
 from cdcmeta.generations import StreamId
-from cdcmeta.generations.cdc import rows
+from cdcmeta.generations.cdc import log_rows
 from cdcmeta.generations.log import layout as generations
 from cdcmeta.scheduler.protocol import encoding
 from snapkv import layout
@@ -30,7 +30,7 @@ NUMBERS = {
     "archive": manifest.FORMAT,
     "changes database": changes.FORMAT,
     "generations and their consumers": generations.FORMAT,
-    "rows of a CDC log": rows.FORMAT,
+    "rows of a CDC log": log_rows.FORMAT,
     "checkpoints of Spark's streams": offset.VERSION,
     "checkpoints of Spark's streams of fleets": offset.VERSION,
     "tokens of a fleet's moments and watches": token.FORMAT,
@@ -67,13 +67,13 @@ def test_a_record_of_another_format_names_it(format):
     database = changed(changes.Database(bytes(16)).encode(), format)
     made = generations.Generation(5, bytes(16), bytes(8), 1, 1, 5)
     generation = changed(generations.encode(made), format)
-    row = rows.LogRow(Versionstamp(5), StreamId.fromhex("00" * 15 + "01"), b"k", b"v")
-    ((key, value),) = rows.encoded([row]).items()
-    assert rows.row_of(key, value) == row
+    row = log_rows.LogRow(Versionstamp(5), StreamId.fromhex("00" * 15 + "01"), b"k", b"v")
+    ((key, value),) = log_rows.encoded([row]).items()
+    assert log_rows.row_of(key, value) == row
     for decode in (
         lambda: changes.Database.decode(database),
         lambda: generations.decode(generations.Generation, generation),
-        lambda: rows.row_of(key, changed(value, format)),
+        lambda: log_rows.row_of(key, changed(value, format)),
     ):
         with pytest.raises(FormatError) as caught:
             decode()

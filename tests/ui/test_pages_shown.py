@@ -16,7 +16,7 @@ from cdcmeta.ui.generations import list_logs
 from cdcmeta.ui.rings import ring_at
 from snapkv import format_time, observe
 from snapkv.ui import Redaction
-from snapkv.ui.text import as_json
+from snapkv.ui.page_text import as_json
 
 from .filling import EVIL, SCRIPT, Filled
 from .served import Served, crawled

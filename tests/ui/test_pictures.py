@@ -11,7 +11,7 @@ from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
 from cdcmeta.ui.databases import revision_tree
 from cdcmeta.ui.extra import tree_picture
 from cdcmeta.ui.generations import GenerationRow
-from cdcmeta.ui.requests import HEIGHT, WIDTH, WIDTH_MIN, Bar, Span, lane_picture
+from cdcmeta.ui.page_requests import HEIGHT, WIDTH, WIDTH_MIN, Bar, Span, lane_picture
 from cdcmeta.ui.ring_picture import ARC_RADIUS, CENTRE, GAP, ring_picture
 from cdcmeta.ui.rings import ARCS_MAX, RING, Arc, KeyRow, RangeRow, Ring
 from cdcmeta.ui.svg import number, picture, printed, shape, text

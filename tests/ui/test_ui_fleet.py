@@ -10,7 +10,7 @@ import pytest
 import snapkv
 from snapkv.errors import MembersBehindError, SnapKVError, StoreRestoredError
 from snapkv.fleet import link
-from snapkv.fleet.connection import Connection
+from snapkv.fleet.open_member import Connection
 from snapkv.times import format_time, physical_ms
 from snapkv.ui import FleetSite, Redaction
 from snapkv.web import Login

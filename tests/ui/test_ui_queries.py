@@ -10,8 +10,8 @@ from snapkv.errors import CompactedError, InvalidOptionError, InvalidTimeError, 
 from snapkv.times import physical_ms
 from snapkv.ui.bar import bar, span_of
 from snapkv.ui.differences import child_of, differences, kind_of
+from snapkv.ui.key_search import search
 from snapkv.ui.pages import status_of
-from snapkv.ui.search import search
 from snapkv.ui.source import Source
 from snapkv.ui.state import State
 from snapkv.ui.steps import commit_at, steps_back, steps_on

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from snapkv.web import FORM, TOKEN, TOKEN_FIELD, protected
-from snapkv.web.pages import FOREIGN
+from snapkv.web.page_protection import FOREIGN
 
 from .conftest import LOGIN
 

@@ -7,8 +7,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from snapkv.web import FORM, TOKEN, TOKEN_FIELD, TOKEN_HEADER, USER, pages, protected
-from snapkv.web.pages import FOREIGN, FORM_BYTES_MAX, STALE
+from snapkv.web import FORM, TOKEN, TOKEN_FIELD, TOKEN_HEADER, USER, page_protection, protected
+from snapkv.web.page_protection import FOREIGN, FORM_BYTES_MAX, STALE
 
 from .conftest import LOGIN
 
@@ -169,7 +169,7 @@ def test_a_form_that_is_not_valid(served, body):
 
 
 def test_a_form_that_does_not_come(serve, monkeypatch):
-    monkeypatch.setattr(pages, "FORM_S", 0.2)
+    monkeypatch.setattr(page_protection, "FORM_S", 0.2)
     served = serve(lambda listener: protected(page, listener, salt="a store"))
     with served.connected() as client:
         client.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na=")
@@ -203,4 +203,4 @@ def test_a_form_is_not_read_before_the_login(with_login):
     with with_login.connected() as client:
         client.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
         assert client.recv(4_096).startswith(b"HTTP/1.1 401 ")
-    assert time.monotonic() - began < pages.FORM_S
+    assert time.monotonic() - began < page_protection.FORM_S

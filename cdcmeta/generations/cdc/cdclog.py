@@ -14,7 +14,7 @@ from cdcmeta.errors import (
     InvalidWriteTimeError,
     MemberLostError,
 )
-from cdcmeta.generations.cdc.rows import (
+from cdcmeta.generations.cdc.log_rows import (
     IMAGES,
     OLD_PREFIX,
     ROW_PREFIX,

@@ -15,12 +15,12 @@ from cdcmeta.errors import (
     LogTrimmedError,
 )
 from cdcmeta.generations.cdc.cdclog import CdcLog
-from cdcmeta.generations.cdc.rows import SLOTS, LogRow, row_of, span_of
+from cdcmeta.generations.cdc.log_rows import SLOTS, LogRow, row_of, span_of
 from cdcmeta.generations.cdc.trimming import trimmed_at
+from cdcmeta.generations.log.consumers import consumers_at
+from cdcmeta.generations.log.generation_log import GenerationLog
 from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress
 from cdcmeta.generations.log.listing import generations_at
-from cdcmeta.generations.log.log import GenerationLog
-from cdcmeta.generations.log.progress import consumers_at
 from cdcmeta.generations.model.metadata import check_seconds
 from snapkv import CommitUnknownError, ConflictError, Snapshot, When, pack
 from snapkv.times import dated

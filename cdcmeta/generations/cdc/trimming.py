@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from cdcmeta.generations.cdc.rows import OLD_PREFIX, SLOTS, STAMP_BYTES, encoded, row_of, span_of
+from cdcmeta.generations.cdc.log_rows import (
+    OLD_PREFIX,
+    SLOTS,
+    STAMP_BYTES,
+    encoded,
+    row_of,
+    span_of,
+)
 from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.consumers import consumers_at
 from cdcmeta.generations.log.listing import revision_of, unchanged
-from cdcmeta.generations.log.progress import consumers_at
 from snapkv import AtRevision, ConflictError, Entry, Ops, Snapshot, SnapshotKV, Space, SpaceOps
 from snapkv.model import Guard
 from snapkv.tuples import Versionstamp, pack, unpack

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.consumers import consumers_at
 from cdcmeta.generations.log.layout import Generation
 from cdcmeta.generations.log.listing import generations_at, revision_of, unchanged
-from cdcmeta.generations.log.progress import consumers_at
 from snapkv import AtRevision, ConflictError, Space, SpaceOps
 from snapkv.model import Guard
 

@@ -16,7 +16,7 @@ from cdcmeta.errors import (
     InvalidArgumentError,
     LateGenerationWarning,
 )
-from cdcmeta.generations.model.batches import Tokens
+from cdcmeta.generations.model.many_tokens import Tokens
 from cdcmeta.generations.model.rules import TODAY, Rules, find
 from cdcmeta.generations.model.streams import StreamId
 from cdcmeta.generations.model.tokens import integer

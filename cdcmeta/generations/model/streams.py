@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cdcmeta.arguments import check_int
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations.model.batches import Tokens, Words, first_tokens
+from cdcmeta.generations.model.many_tokens import Tokens, Words, first_tokens
 from cdcmeta.generations.model.tokens import (
     BIAS,
     MASK,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
-from cdcmeta.generations.model.batches import Tokens, Words, shards_of
+from cdcmeta.generations.model.many_tokens import Tokens, Words, shards_of
 from cdcmeta.generations.model.streams import (
     INDEX_MAX,
     INDEX_SHIFT,

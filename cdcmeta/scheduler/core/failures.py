@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, stopping_places
 from cdcmeta.scheduler.core.states import Role, SetState, Token
+from cdcmeta.scheduler.core.work_limits import Limits
 
 DOUBLINGS_MAX = 40
 """More make no difference: the wait is bounded."""

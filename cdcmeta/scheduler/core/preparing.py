@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cdcmeta.scheduler.core.limits import Limits
+from cdcmeta.scheduler.core.work_limits import Limits
 
 LOST_MAX = 8
 """How often a preparation is repeated on a capture that reports the table as absent."""

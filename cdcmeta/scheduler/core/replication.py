@@ -9,7 +9,6 @@ from typing import Any
 
 from cdcmeta.scheduler.core.coverage import Coverage
 from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop
-from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.preparing import PendingPrepares
 from cdcmeta.scheduler.core.replication_set import ReplicationSet, Step, continued, rebuilt, step
 from cdcmeta.scheduler.core.states import Progress, Rest, Role, SetState, TableStatus, Token
@@ -23,6 +22,7 @@ from cdcmeta.scheduler.core.tasks import (
     Send,
     Task,
 )
+from cdcmeta.scheduler.core.work_limits import Limits
 
 _QUIET = (SetState.REPLICATING, SetState.ABSENT)
 Floors = Callable[[str], Progress]

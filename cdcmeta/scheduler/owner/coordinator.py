@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.policies.facts import Facts
 from cdcmeta.scheduler.core.policies.order import SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
@@ -22,9 +21,10 @@ from cdcmeta.scheduler.core.tasks import (
     Task,
 )
 from cdcmeta.scheduler.core.watermarks import ReportedProgress, Watermarks
-from cdcmeta.scheduler.owner.captures import CaptureManager, CaptureState
+from cdcmeta.scheduler.core.work_limits import Limits
 from cdcmeta.scheduler.owner.cluster import Cluster, check_name, check_revision
 from cdcmeta.scheduler.owner.desired_tables import DesiredTables
+from cdcmeta.scheduler.owner.known_captures import CaptureManager, CaptureState
 from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict, owner_accepts
 from cdcmeta.scheduler.protocol.messages import (
     Announce,

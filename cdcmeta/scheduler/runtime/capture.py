@@ -10,7 +10,7 @@ from typing import Any
 
 from cdcmeta.arguments import check_store
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.core.limits import Limits
+from cdcmeta.scheduler.core.work_limits import Limits
 from cdcmeta.scheduler.executors.sinks.called import Function
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.gauges import CaptureStatus

@@ -12,7 +12,7 @@ import threading
 from itertools import islice
 
 from cdcmeta.scheduler.runtime import records
-from cdcmeta.scheduler.runtime.registry import Registered
+from cdcmeta.scheduler.runtime.cluster_view import Registered
 from snapkv import ClockSkewError, ConflictError, Election, SnapKVError, SnapshotKV
 
 log = logging.getLogger("cdcmeta.scheduler")

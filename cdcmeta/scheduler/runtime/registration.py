@@ -18,16 +18,16 @@ from contextlib import suppress
 from typing import Any
 
 from cdcmeta.scheduler.agent.agent import Agent
-from cdcmeta.scheduler.core.limits import Limits
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.core.work_limits import Limits
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.called import Function
 from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.cluster_view import Registry
 from cdcmeta.scheduler.runtime.duties import Duties
 from cdcmeta.scheduler.runtime.gauges import CaptureStatus
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Registration
-from cdcmeta.scheduler.runtime.registry import Registry
 from cdcmeta.scheduler.runtime.reports import Reporter
 from cdcmeta.scheduler.runtime.stores_and_sinks import (
     OpeningExecutor,

@@ -12,7 +12,7 @@ from cdcmeta.changes import databases
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler.agent.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.loop_prevention import place_of
 from cdcmeta.scheduler.executors.sinks.called import CalledSink, Function
 from cdcmeta.scheduler.executors.sinks.contract import Origin, Sink

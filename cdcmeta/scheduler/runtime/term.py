@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED
+from cdcmeta.scheduler.core.work_limits import Limits
 from cdcmeta.scheduler.executors.rates import Rate
 from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import FOUND, PLACED, Coordinator, Tick
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.beginnings import floors_of, stored_checkpoint
+from cdcmeta.scheduler.runtime.cluster_view import View
 from cdcmeta.scheduler.runtime.duties import Duties
 from cdcmeta.scheduler.runtime.gauges import Scheduled
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed
-from cdcmeta.scheduler.runtime.registry import View
 from cdcmeta.scheduler.runtime.reports import Weights, feed_reports
 from snapkv.errors import CorruptStoreError
 

@@ -19,8 +19,8 @@ from snapkv.cli.output import Output
 from snapkv.cli.reading import write_versions
 from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.fleet.late_members import Behind, Span, span_of
-from snapkv.fleet.log import MemberLogged, differences_in, logs
 from snapkv.fleet.merged import versions
+from snapkv.fleet.merged_log import MemberLogged, differences_in, logs
 from snapkv.times import When, is_number
 
 

@@ -22,10 +22,10 @@ from snapkv.cli.output import Output
 from snapkv.cli.reading import LongOption, entry_fields, write_keys, write_value
 from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.errors import KeyNotFoundError
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.late_members import Behind
 from snapkv.fleet.moment import FleetMoment
+from snapkv.fleet.open_member import Connection
 from snapkv.model import Difference, Entry
 from snapkv.times import When
 

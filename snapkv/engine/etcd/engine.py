@@ -12,6 +12,14 @@ from snapkv.base.arguments import check_int
 from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic
+from snapkv.engine.caller_rules import (
+    blamed,
+    check_distinct,
+    check_limits,
+    check_piece_rows,
+    one_by_one,
+    shown_key,
+)
 from snapkv.engine.contract import (
     Changes,
     Columns,
@@ -55,14 +63,6 @@ from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
 from snapkv.engine.replay import changes
-from snapkv.engine.rules import (
-    blamed,
-    check_distinct,
-    check_limits,
-    check_piece_rows,
-    one_by_one,
-    shown_key,
-)
 from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
     CommitTooLargeError,
@@ -255,7 +255,7 @@ class EtcdEngine(Scanned):
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
         """Yield the same as columns of Arrow."""
-        from snapkv.engine.arrow import columns_in
+        from snapkv.engine.version_columns import columns_in
 
         return columns_in(self._pages(key, range_end, revision, keys_only))
 

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from snapkv.base.extras import extra
 from snapkv.base.waiting import check_in_time
-from snapkv.engine.arrow import BYTES_MAX
 from snapkv.engine.contract import Changes, Replay
-from snapkv.engine.lmdb.columns import big_endian, buffers, unescaped
 from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.range_columns import big_endian, buffers, unescaped
 from snapkv.engine.lmdb.records import (
     HEADER_BYTES,
     LEASED,
@@ -27,6 +26,7 @@ from snapkv.engine.lmdb.records import (
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.engine.lmdb.walking import TAIL_BYTES, Records, Walk
 from snapkv.engine.replay import CHANGES_BYTES, CHANGES_ROWS
+from snapkv.engine.version_columns import BYTES_MAX
 from snapkv.errors import CorruptStoreError
 
 with extra("arrow", "tables"):

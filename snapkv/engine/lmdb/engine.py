@@ -29,8 +29,8 @@ from snapkv.engine.contract import (
 )
 from snapkv.engine.lmdb import (
     backup,
-    check,
     compaction,
+    integrity,
     lease_writes,
     ranges,
     reading,
@@ -155,9 +155,9 @@ class LmdbEngine:
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
         """Yield chunks of up to 8 MiB, in half of the time that `scan` takes."""
-        from snapkv.engine.lmdb import columns
+        from snapkv.engine.lmdb import range_columns
 
-        return columns.columns(lambda: self._env, key, range_end, revision, keys_only)
+        return range_columns.columns(lambda: self._env, key, range_end, revision, keys_only)
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range by its records, all versions counted; 0.1 us for each."""
@@ -215,9 +215,9 @@ class LmdbEngine:
 
     def changes(self, wanted: Replay) -> Iterator[Changes]:
         """Yield chunks of some thousand changes, in a tenth of the time that a watch takes."""
-        from snapkv.engine.lmdb import changes
+        from snapkv.engine.lmdb import change_columns
 
-        return changes.changes(lambda: self._env, wanted)
+        return change_columns.changes(lambda: self._env, wanted)
 
     # --- compaction ---
 
@@ -256,7 +256,7 @@ class LmdbEngine:
 
     def check(self) -> list[str]:
         """Return broken rules of the stored bytes; reads everything in one transaction."""
-        return check.check(self._env)
+        return integrity.check(self._env)
 
     def backup(self, path: str, mode: int) -> None:
         """Copy the whole directory to a new one, at one moment; writers continue."""

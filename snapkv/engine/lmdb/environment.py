@@ -11,8 +11,8 @@ from snapkv.base.concurrency import ThreadCondition
 from snapkv.engine.contract import GetResult, Header
 from snapkv.engine.errors import OutcomeUnknown
 from snapkv.engine.lmdb import client, directory, records
-from snapkv.engine.lmdb.access import Access
 from snapkv.engine.lmdb.lock import WriterLock
+from snapkv.engine.lmdb.thread_access import Access
 from snapkv.engine.lmdb.transaction import Databases, Transaction
 from snapkv.errors import (
     CorruptStoreError,

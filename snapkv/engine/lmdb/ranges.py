@@ -10,13 +10,13 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Callable
 
+from snapkv.engine.caller_rules import check_piece_rows
 from snapkv.engine.contract import Piece, Range
 from snapkv.engine.lmdb import client
 from snapkv.engine.lmdb.environment import Environment
 from snapkv.engine.lmdb.reading import revision_in
 from snapkv.engine.lmdb.records import SUFFIX_BYTES, key_of, span_of
 from snapkv.engine.lmdb.walking import behind_key, seek
-from snapkv.engine.rules import check_piece_rows
 
 STRIDE_RECORDS = 10_000
 """Walked over in one read transaction: about a millisecond."""

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from snapkv.engine.lmdb import client, records
-from snapkv.engine.lmdb.access import Access
+from snapkv.engine.lmdb.thread_access import Access
 
 
 class Databases(NamedTuple):

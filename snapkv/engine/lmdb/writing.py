@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from snapkv.engine.caller_rules import check_distinct, check_limits, measure
 from snapkv.engine.contract import Header, KeyValue, Limits, Put, Txn, TxnResult
 from snapkv.engine.embedded import apply
 from snapkv.engine.errors import OutcomeUnknown, Refused
@@ -14,7 +15,6 @@ from snapkv.engine.lmdb.environment import Environment
 from snapkv.engine.lmdb.leases import is_due
 from snapkv.engine.lmdb.records import REVISION_MAX
 from snapkv.engine.lmdb.write_view import WriteView, expire
-from snapkv.engine.rules import check_distinct, check_limits, measure
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,

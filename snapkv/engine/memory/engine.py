@@ -18,6 +18,7 @@ from sortedcontainers import SortedDict
 from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, uptime_ns
+from snapkv.engine.caller_rules import check_distinct, check_limits, check_piece_rows, one_by_one
 from snapkv.engine.contract import (
     ALL_KEYS_END,
     Changes,
@@ -43,7 +44,6 @@ from snapkv.engine.errors import Refused
 from snapkv.engine.leases import LeaseTable, is_id, sooner
 from snapkv.engine.memory.overlay import Overlay, answer
 from snapkv.engine.replay import changes
-from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows, one_by_one
 from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
     CompactedError,

@@ -14,12 +14,12 @@ from snapkv.layout import Mark
 from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
+from snapkv.spark.batch_reader import plan
 from snapkv.spark.errors import SourceError, of_member
 from snapkv.spark.fleets.pinned import Cut, Place, start_of
 from snapkv.spark.fleets.tasks import MemberTask
 from snapkv.spark.options import HISTORY, SNAPSHOT, Options
 from snapkv.spark.pinned import RESTORED, Commits, Present, holds, range_of
-from snapkv.spark.reader import plan
 from snapkv.spark.timing import exact
 from snapkv.store.observe import Keys, open_to_read
 

@@ -13,9 +13,9 @@ from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
+from snapkv.spark.batch_reader import batches
 from snapkv.spark.errors import of_member
 from snapkv.spark.pinned import Commits
-from snapkv.spark.reader import batches
 from snapkv.spark.schema import MEMBER
 from snapkv.spark.tasks import BatchSchema, Columns, Task
 

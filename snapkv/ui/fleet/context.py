@@ -12,10 +12,10 @@ from snapkv.times import pack, physical_ms
 from snapkv.ui.bar import ALL, span_until
 from snapkv.ui.context import word_of
 from snapkv.ui.fleet.site import FleetSite
+from snapkv.ui.page_text import time_html
 from snapkv.ui.rendered import Rendering
 from snapkv.ui.source import Budget, typed
 from snapkv.ui.state import State
-from snapkv.ui.text import time_html
 
 MEMBERS_MAX = 50
 """The most members on a page, all of which it asks."""

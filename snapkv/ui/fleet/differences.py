@@ -9,7 +9,7 @@ from snapkv.errors import SnapKVError
 from snapkv.fleet.pin import Pin
 from snapkv.reading.deadline import within
 from snapkv.ui.differences import VALUES_BYTES_MAX, Row, compared
-from snapkv.ui.fleet.cuts import Cut
+from snapkv.ui.fleet.member_moments import Cut
 from snapkv.ui.fleet.site import FleetSite
 from snapkv.ui.source import Budget
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from snapkv.errors import InvalidOptionError, SnapKVError
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, chosen, location_of, named
+from snapkv.fleet.open_member import Connection
 from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction
 from snapkv.store.observe import Keys, open_to_read

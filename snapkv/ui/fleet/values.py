@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from snapkv.errors import InvalidKeyError, SnapKVError
 from snapkv.ui.differences import VALUES_BYTES_MAX
-from snapkv.ui.fleet.cuts import Cut
+from snapkv.ui.fleet.member_moments import Cut
 from snapkv.ui.fleet.site import FleetSite
 
 

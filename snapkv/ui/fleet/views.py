@@ -8,9 +8,9 @@ from snapkv.ui import rendered
 from snapkv.ui.context import word_of
 from snapkv.ui.differences import CHANGED, ROWS_MAX, Row
 from snapkv.ui.fleet.context import FleetContext
-from snapkv.ui.fleet.cuts import cut, newest_cut
 from snapkv.ui.fleet.differences import FleetDifferences, fleet_differences
-from snapkv.ui.fleet.members import fleet_page
+from snapkv.ui.fleet.member_moments import cut, newest_cut
+from snapkv.ui.fleet.member_states import fleet_page
 from snapkv.ui.fleet.values import SameValue, fleet_values
 from snapkv.ui.views import OPEN_BYTES_MAX, OPEN_MAX, SEEKING, Page
 

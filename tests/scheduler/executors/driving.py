@@ -6,7 +6,7 @@ from functools import partial
 from etcd_server import eventually
 
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 
 WAIT_S = 20

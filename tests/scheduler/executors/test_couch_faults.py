@@ -13,7 +13,7 @@ from cdcmeta.couch_http import Limits, Login
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import TableState
 from cdcmeta.scheduler.executors import pipeline
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 

@@ -9,7 +9,7 @@ from etcd_server import eventually
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks import couch_revisions
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource

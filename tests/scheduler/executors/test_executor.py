@@ -10,7 +10,7 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.called import CalledSink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource, Router

@@ -11,7 +11,7 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.pipeline import Pipeline
 from cdcmeta.scheduler.executors.sinks.called import CalledSink
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink

@@ -13,7 +13,7 @@ from etcd_server import eventually
 import snapkv
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline, reading
-from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
 from cdcmeta.scheduler.executors.sources import prefixes

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import snapkv
-from cdcmeta.scheduler.executors import executor, pipeline
+from cdcmeta.scheduler.executors import changefeed_executor, pipeline
 from cdcmeta.scheduler.executors.rates import HALF_LIFE_S, Rates, Written
 from cdcmeta.scheduler.executors.sinks.called import CalledSink
 
@@ -54,7 +54,7 @@ def test_a_table_whose_sink_hangs_is_late_and_no_other(monkeypatch):
     clock = [100.0]
     go_on, noting = threading.Event(), Noting()
     noting.before = lambda table, checkpoint: table != "a/" or go_on.wait(WAIT_S)
-    for module in (executor, pipeline):
+    for module in (changefeed_executor, pipeline):
         monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     with snapkv.open("memory:") as store:
         driven = Driven(store, CalledSink(noting), ["a/", "b/"])

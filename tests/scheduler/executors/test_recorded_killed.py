@@ -9,7 +9,7 @@ from sampling import SOAK
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.executors.sinks import recorded_archive
-from snapkv.archive.files import Folder
+from snapkv.archive.folder import Folder
 from snapkv.engine.lmdb.engine import LmdbEngine
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import ArchiveError

@@ -10,7 +10,7 @@ import snapkv
 from cdcmeta.cli.capturing import _Stop
 from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
-from cdcmeta.scheduler.runtime.registry import Gone, View
+from cdcmeta.scheduler.runtime.cluster_view import Gone, View
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
 from cdcmeta.scheduler.core.tasks import AbandonTable, Task
+from cdcmeta.scheduler.core.work_limits import Limits
 
 
 class Load(NamedTuple):

@@ -20,7 +20,7 @@ from itertools import groupby
 
 from cdcmeta.errors import LogTrimmedError
 from cdcmeta.generations.cdc.consumer import rows_between
-from cdcmeta.generations.cdc.rows import ROW_PREFIX, SLOTS, LogRow, row_of
+from cdcmeta.generations.cdc.log_rows import ROW_PREFIX, SLOTS, LogRow, row_of
 from cdcmeta.generations.cdc.trimming import trimmed_at, upgrade
 from cdcmeta.generations.model.tokens import murmur3_token
 from cdcmeta.scheduler.executors.sources.contract import Part

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from cdcmeta.errors import GenerationUnavailableError, MemberLostError
 from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.follower import Follower
 from cdcmeta.generations.log.listing import revision_of, unchanged
-from cdcmeta.generations.model.batches import Tokens
+from cdcmeta.generations.log.log_follower import Follower
+from cdcmeta.generations.model.many_tokens import Tokens
 from cdcmeta.generations.model.metadata import Generations
 from cdcmeta.generations.model.streams import StreamId
 from cdcmeta.generations.model.topology import Streams

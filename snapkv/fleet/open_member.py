@@ -28,7 +28,7 @@ from snapkv.times import dated
 
 if TYPE_CHECKING:
     from snapkv.archive.manifest import Manifest
-    from snapkv.fleet.archived import Reached
+    from snapkv.fleet.archive_reach import Reached
 
 Found = TypeVar("Found")
 ReadSpan = Callable[[Keys, int | None, int], Iterator[Found]]
@@ -277,7 +277,7 @@ class Connection(Link):
             from snapkv.archive.places import open_files  # these need pyarrow
             from snapkv.archive.publishing import newest as newest_of
             from snapkv.archive.publishing import numbered
-            from snapkv.fleet.archived import reached_in
+            from snapkv.fleet.archive_reach import reached_in
 
             files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
             if not number:

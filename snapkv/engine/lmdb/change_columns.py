@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from snapkv.base.extras import extra
 from snapkv.base.waiting import check_in_time
-from snapkv.engine.arrow import BYTES_MAX
 from snapkv.engine.contract import ALL_KEYS_END, Changes, Replay
 from snapkv.engine.lmdb import change_scan
-from snapkv.engine.lmdb.columns import big_endian, buffers
 from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.range_columns import big_endian, buffers
 from snapkv.engine.lmdb.records import (
     HEADER,
     HEADER_BYTES,
@@ -33,6 +32,7 @@ from snapkv.engine.lmdb.records import (
 )
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.engine.replay import CHANGES_BYTES, CHANGES_ROWS
+from snapkv.engine.version_columns import BYTES_MAX
 from snapkv.errors import CompactedError, CorruptStoreError
 
 with extra("arrow", "tables"):

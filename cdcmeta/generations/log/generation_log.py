@@ -9,11 +9,12 @@ from dataclasses import replace
 from cdcmeta.arguments import check_store
 from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError
 from cdcmeta.generations.cdc.trimming import Trimmer
-from cdcmeta.generations.log import expiry, layout, progress
+from cdcmeta.generations.log import consumers as registered
+from cdcmeta.generations.log import expiry, layout
 from cdcmeta.generations.log.expiry import Expired
 from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress, Switch
 from cdcmeta.generations.log.listing import Listing, generations_at, read_state
-from cdcmeta.generations.log.member import Member
+from cdcmeta.generations.log.log_member import Member
 from cdcmeta.generations.log.switching import Coordinator
 from cdcmeta.generations.model.metadata import DELAY_S_MAX, LEEWAY_S, Generations, check_seconds
 from cdcmeta.generations.model.streams import limited_ring
@@ -209,28 +210,28 @@ class GenerationLog(Listing):
 
     def consumers(self) -> dict[ConsumerId, Progress]:
         """Return the registered consumers and their progress."""
-        return progress.consumers(self._space)
+        return registered.consumers(self._space)
 
     def forget(self, consumer: str, table: str = "default") -> bool:
         """Forget a consumer of a table, so that nothing is kept for it; return whether it existed.
 
         Also forgets a consumer of this name that an older version registered without its table.
         """
-        return progress.forget(self._space, consumer, table)
+        return registered.forget(self._space, consumer, table)
 
     def progress_of(self, consumer: ConsumerId) -> tuple[Progress, int] | None:
         """Return a consumer's progress and the revision of its save, None if not registered.
 
         Raises `InvalidArgumentError` where the progress of this name is another consumer's.
         """
-        return progress.progress_of(self._space, consumer)
+        return registered.progress_of(self._space, consumer)
 
     def register(self, consumers: Sequence[ConsumerId], begin: Progress) -> None:
         """Register the workers of a consumer, all or none, beginning at `begin`.
 
         Raises `InvalidArgumentError` for a name in use, `GenerationNotFoundError`.
         """
-        progress.register(self._space, consumers, begin)
+        registered.register(self._space, consumers, begin)
 
     def save(self, consumer: ConsumerId, revision: int, reached: Progress) -> int:
         """Save a consumer's progress if it is unchanged since a revision; return the next one.
@@ -238,7 +239,7 @@ class GenerationLog(Listing):
         Raises `ConsumerTakenError`, and what `SnapshotKV.commit` raises. After an unknown
         outcome `SnapshotKV.resolve` returns the commit, whose revision is the next one.
         """
-        return progress.save(self._space, consumer, revision, reached)
+        return registered.save(self._space, consumer, revision, reached)
 
     # --- members ---
 

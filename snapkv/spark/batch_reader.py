@@ -12,7 +12,7 @@ from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.reading.spans import everything
 from snapkv.spark import errors
-from snapkv.spark.archived import changes_tasks
+from snapkv.spark.archived_tasks import changes_tasks
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, LATEST, SNAPSHOT, Options, span_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from snapkv.archive.files import Files
+from snapkv.archive.folder import Files
 from snapkv.archive.manifest import FOLDER
 from snapkv.archive.places import open_files
 from snapkv.archive.storage import location_of

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from snapkv.errors import CompactedError
-from snapkv.fleet.connection import begun
 from snapkv.fleet.late_members import Span
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import in_order
+from snapkv.fleet.open_member import begun
 from snapkv.model import Commit, Difference
 from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as log_of

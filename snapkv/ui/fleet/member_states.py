@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from snapkv.fleet.pin import Pin, Seen
 from snapkv.times import physical_ms
-from snapkv.ui.fleet.cuts import Cut, cut, newest_cut, resolved
+from snapkv.ui.fleet.member_moments import Cut, cut, newest_cut, resolved
 from snapkv.ui.fleet.site import FleetSite, kind_of
 
 

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 
 from snapkv.base.waiting import monotonic
-from snapkv.store.watermarks import watermarks
+from snapkv.store.recorder_watermarks import watermarks
 from snapkv.times import format_time, physical_ms
 from snapkv.ui.source import Source
 

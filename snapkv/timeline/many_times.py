@@ -13,7 +13,7 @@ from snapkv.layout import Mark, StampRecord, stamp_of
 from snapkv.timeline.blocks import MARKS_MAX
 from snapkv.timeline.continuity import RESTORED
 from snapkv.timeline.moment import Moment, compaction_error
-from snapkv.timeline.steps import Steps
+from snapkv.timeline.time_steps import Steps
 from snapkv.timeline.tracker import RESTORES_MAX, Tracker
 
 SEARCH_MARKS = 256

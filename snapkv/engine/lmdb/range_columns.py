@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from snapkv.base.extras import extra
-from snapkv.engine.arrow import BYTES_MAX, columns_in
 from snapkv.engine.contract import Columns, Range
 from snapkv.engine.lmdb import client
 from snapkv.engine.lmdb.environment import Environment
 from snapkv.engine.lmdb.reading import each_step, key_values
 from snapkv.engine.lmdb.records import HEADER_BYTES, LEASED, REMOVED, SUFFIX_BYTES, span_of
 from snapkv.engine.lmdb.walking import TAIL_BYTES, Records, Walk
+from snapkv.engine.version_columns import BYTES_MAX, columns_in
 from snapkv.errors import CorruptStoreError
 
 with extra("arrow", "tables"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from snapkv.archive.changes import changes_of
+from snapkv.archive.delta_columns import changes_of
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.live_and_archive import JoinedEngine, archive_of
 from snapkv.archive.manifest import File

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 from snapkv.committer.group import MEMBERS_MAX, STAMP_BYTES_MAX
 from snapkv.committer.operations import guards_max, nested_max
+from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, blamed, op_bytes
 from snapkv.engine.contract import Delete, Put, Txn
-from snapkv.engine.rules import OP_OVERHEAD_BYTES, blamed, op_bytes
 from snapkv.errors import CommitTooLargeError
 from snapkv.layout import Keyspace
 from snapkv.store.core import Core
