@@ -6,7 +6,7 @@ import pytest
 
 import snapkv
 from cdcmeta import ChangesDB
-from scheduler.executors.test_routes import PASSES_MAX
+from scheduler.executors.test_loop_prevention import PASSES_MAX
 
 from .test_captures import Cluster
 
