@@ -281,8 +281,10 @@ def test_a_member_that_is_away_is_named_and_the_others_go_on(served, shop):
 
 def test_pages_do_not_ask_a_member_that_is_away_again_and_again(served, fleet, monkeypatch):
     served.page("/")
-    opened, opening = [], Connection._open
-    monkeypatch.setattr(Connection, "_open", lambda self: opened.append(self) or opening(self))
+    opened, opening = [], link.open_to_read
+    monkeypatch.setattr(
+        link, "open_to_read", lambda *args, **said: opened.append(args) or opening(*args, **said)
+    )
     monkeypatch.setattr(link, "monotonic", lambda: 0.0)
     for url in ("/", "/changes", "/key?key=image"):
         assert "away" in served.page(url).text

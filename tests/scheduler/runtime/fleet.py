@@ -51,7 +51,7 @@ class Fleet:
         self._starts[label] = partial(self.start, label, url, **options)
         command = [*before, sys.executable, "-m", module, "capture", "--store", url or self.url]
         command += ["-v", "--label", label, "--ttl", str(self.ttl), "--drain", "20"]
-        command += ["--function", "ledger=captures.ledger:write", *words]
+        command += ["--function", "ledger=scheduler.runtime.ledger:write", *words]
         path = self.folder / f"{label}-{self._started}.log"
         self._started += 1
         environment |= {ledger.FOLDER: str(self.ledger), "PYTHONPATH": str(TESTS)}
