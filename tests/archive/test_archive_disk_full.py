@@ -30,7 +30,7 @@ def found(folder: Path) -> set[str]:
 
 
 @pytest.mark.long_after(1)
-@pytest.mark.parametrize("size", first_of([0, 1, 5_000, 9_999], one_in=2))
+@pytest.mark.parametrize("size", first_of([5_000, 1, 0, 9_999], one_in=2))
 def test_a_file_that_does_not_fit(tmp_path, size):
     def body(say):
         files = Folder(str(tmp_path / "archive"))
@@ -58,7 +58,7 @@ def test_a_file_that_does_not_fit(tmp_path, size):
 
 
 @pytest.mark.long_after(1)
-@pytest.mark.parametrize("size", first_of([0, 100, 2_000, 20_000], one_in=2))
+@pytest.mark.parametrize("size", first_of([2_000, 100, 0, 20_000], one_in=2))
 def test_a_recorder_on_a_full_disk(tmp_path, size):
     def body(say):
         with snapkv.open("memory:") as store:

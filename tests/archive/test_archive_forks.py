@@ -50,7 +50,6 @@ def in_child(body) -> str:
         os.close(reading)
 
 
-@pytest.mark.long
 def test_a_fork_before_the_first_request_does_no_harm(s3, url):
     files = open_files(url, s3.storage)
     assert in_child(lambda: files.put_new("a", b"1")) == "True"

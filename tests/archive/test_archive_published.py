@@ -80,8 +80,8 @@ def published(store, place, clock, files, s3, monkeypatch):
 
 WAYS = [
     (publish_delta, Published.deltalake),
-    (publish_delta, Published.polars_delta),
     (publish_iceberg, Published.pyiceberg),
+    (publish_delta, Published.polars_delta),
 ]
 
 
@@ -107,7 +107,7 @@ def raw_items(store, ts):
     return [(key.encode(), value) for key, value in store.at(ts).items()]
 
 
-@pytest.mark.long_after(1)
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize(("publish", "read"), WAYS)
 def test_again_after_more_was_recorded_and_merged(store, published, publish, read):
     published.record(12)

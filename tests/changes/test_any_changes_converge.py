@@ -23,7 +23,7 @@ from .replica_changes import FATES, Home, Replica
 from .replicator import copy
 from .sound import assert_database_sound
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 IDS = st.sampled_from(("a", "b", "_design/d"))
 WHICH = st.sampled_from((0, 1))

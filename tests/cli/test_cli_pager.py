@@ -138,11 +138,10 @@ def test_a_pager_that_is_absent_is_reported(cli: Cli) -> None:
     assert b'PAGER is "less \'open", not a command: ' in shown(cli, "ls", code=2)
 
 
-@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("#!/bin/sh\nexit 3\n", b"with code 3"),
+        pytest.param("#!/bin/sh\nexit 3\n", b"with code 3", marks=pytest.mark.long),
         ("#!/bin/sh\nkill -9 $$\n", b"by signal 9"),
         ("#!/bin/sh\ncat > {folder}/paged\nexit 2\n", b"with code 2"),
     ],

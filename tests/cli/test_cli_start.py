@@ -132,19 +132,19 @@ def completed(folder: Path, program: str, line: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.long_after(3)
+@pytest.mark.long_after(4)
 @pytest.mark.parametrize(
     ("program", "line", "offers"),
     [
         ("snapkv", "snapkv re", {"record", "resolve", "restore"}),
         ("snapkv", "snapkv put --if-", {"--if-absent", "--if-revision"}),
+        ("snapkv", "snapkv ls -o y", {"yaml"}),
+        ("cdcmeta", "cdcmeta generations make --st", {"--store"}),
         ("snapkv", "snapkv archive st", {"status"}),
         ("snapkv", "snapkv fleet ", {"status", "ls", "get", "diff", "log", "watch", "tick"}),
         ("snapkv", "snapkv fleet ls --behind s", {"stale"}),
-        ("snapkv", "snapkv ls -o y", {"yaml"}),
         ("snapkv", "snapkv diff --as k", {"kubernetes"}),
         ("cdcmeta", "cdcmeta ge", {"generations"}),
-        ("cdcmeta", "cdcmeta generations make --st", {"--store"}),
     ],
 )
 def test_bash_completes(tmp_path: Path, program: str, line: str, offers: set[str]) -> None:

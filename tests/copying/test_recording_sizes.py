@@ -179,7 +179,7 @@ def ends_at(monkeypatch, number, *, after):
 
 
 @pytest.mark.slow
-@pytest.mark.long_after(1)
+@pytest.mark.long_after(2)
 @memory
 @pytest.mark.parametrize("gap_ms", [0, 5], ids=["no room for times", "room for times"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

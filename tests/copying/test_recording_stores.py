@@ -94,10 +94,21 @@ class Ended(BaseException):
     """The process ends here."""
 
 
+ENDS = pytest.mark.parametrize(
+    ("lost", "after"),
+    [
+        pytest.param(False, False, id="killed before"),
+        pytest.param(True, True, id="answer lost after"),
+        pytest.param(False, True, id="killed after"),
+        pytest.param(True, False, id="answer lost before"),
+    ],
+)
+"""How a write of a recorder ends: before the target has it, or after that."""
+
+
 @pytest.mark.long_after(2)
 @memory
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("lost", [False, True], ids=["killed", "answer lost"])
+@ENDS
 def test_a_store_has_each_commit_once_wherever_it_ended(
     place, store, clock, tmp_path, monkeypatch, after, lost
 ):
@@ -133,10 +144,9 @@ def test_a_store_has_each_commit_once_wherever_it_ended(
     assert steps > 10, "there were that many steps to end at"
 
 
-@pytest.mark.long_after(1)
+@pytest.mark.long_after(2)
 @memory
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("lost", [False, True], ids=["killed", "answer lost"])
+@ENDS
 def test_a_group_of_commits_is_made_once(place, store, clock, tmp_path, monkeypatch, after, lost):
     """LMDB makes commits that wait together durable at once: all of them, or none."""
     plain, since = LmdbEngine.transact_each, store.save("z", b"the first")

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 LISTINGS = [
     "_changes?include_docs=true",
     "_changes?include_docs=true&feed=continuous&heartbeat=50",
-    "_changes?include_docs=true&descending=true",
     "_all_docs?include_docs=true",
+    "_changes?include_docs=true&descending=true",
     "_all_docs?include_docs=true&descending=true",
 ]
 
@@ -79,7 +79,7 @@ def test_documents_of_all_sizes(db, reads, path):
     assert reads[-30:] == [1] * 30
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize("path", LISTINGS)
 def test_readers_that_take_nothing(own, path):
     """For each the server holds one document, as JSON."""

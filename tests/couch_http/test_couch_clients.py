@@ -138,22 +138,22 @@ def revisions_of(db) -> dict[str, list]:
     return {each["id"]: [leaf["ok"] for leaf in each["docs"]] for each in results}
 
 
-@pytest.mark.long
-def test_couchbackup_of_a_thousand_revisions(packages, served, node, tmp_path):
+@pytest.mark.parametrize("documents", [15, pytest.param(150, marks=pytest.mark.long)])
+def test_couchbackup_of_many_revisions(packages, served, node, tmp_path, documents):
     """Backed up and restored, all leaves are equal, with their histories."""
     source, target = served.database(), served.database()
-    for n in range(150):
+    for n in range(documents):
         rev = None
         for edit in range(6):
             rev = source.lib.put({"_id": f"d{n:03}", "text": f"ä{n} {edit}\u2028"}, rev).rev
     source.lib.replicate(
-        [branch(f"c{n}", 2, "ba") for n in range(25)]
-        + [branch(f"c{n}", 2, "ca") for n in range(25)]
-        + [branch(f"g{n}", 1, "a", _deleted=True) for n in range(50)]
+        [branch(f"c{n}", 2, "ba") for n in range(documents // 6)]
+        + [branch(f"c{n}", 2, "ca") for n in range(documents // 6)]
+        + [branch(f"g{n}", 1, "a", _deleted=True) for n in range(documents // 3)]
     )
     expected = revisions_of(source)
     leaves = itertools.chain.from_iterable(expected.values())
-    assert sum(len(leaf["_revisions"]["ids"]) for leaf in leaves) >= 1_000
+    assert sum(len(leaf["_revisions"]["ids"]) for leaf in leaves) >= 6 * documents + 10
     url = served.server.url.replace("//", f"//{USER}:{PASSWORD.replace(' ', '%20')}@")
     backup = tmp_path / "backup"
     tools = Path(packages) / "node_modules" / "@cloudant" / "couchbackup" / "bin"

@@ -135,9 +135,9 @@ def committed(store: SnapshotKV, value: bytes, count: int) -> list[Commit]:
     return [store.commit(puts={"k": value + b"%d" % n}) for n in range(count)]
 
 
-@pytest.mark.long_after(5)
-@pytest.mark.parametrize("slots", [1, 1_024])
+@pytest.mark.long_after(6)
 @pytest.mark.parametrize("first", ["now", "snapshot", "page", "past", "commit"])
+@pytest.mark.parametrize("slots", [1_024, 1])
 def test_an_idle_store_notices_a_restore_that_was_caught_up_with(
     node: EtcdServer, tmp_path: Path, first: str, slots: int
 ) -> None:
@@ -178,12 +178,11 @@ def test_an_idle_store_notices_a_restore_that_was_caught_up_with(
 
 
 FIRST_AFTER = ["now", "snapshot", "page", "past", "newest past", "commit"]
+RAISED_CASES = some(itertools.product(FIRST_AFTER, [1, 5, 20, 21, 40]), one_in=3)
 
 
-@pytest.mark.long_after(4)
-@pytest.mark.parametrize(
-    ("first", "new"), some(itertools.product(FIRST_AFTER, [1, 5, 20, 21, 40]), one_in=3)
-)
+@pytest.mark.long_after(5)
+@pytest.mark.parametrize(("first", "new"), [*RAISED_CASES[1::2], *RAISED_CASES[::2]])
 def test_revisions_that_were_raised_do_not_hide_a_restore(
     node: EtcdServer, tmp_path: Path, first: str, new: int
 ) -> None:

@@ -151,7 +151,7 @@ def sockets() -> int:
 
 
 @pytest.mark.long_after(2)
-@pytest.mark.parametrize("state", ["taken from", "new", "full", "refused"])
+@pytest.mark.parametrize("state", ["full", "refused", "taken from", "new"])
 def test_dropped_watchers_leave_no_thread(state: str, proxy: EtcdProxy) -> None:
     eventually(lambda: not readers(), "the threads of other tests to end")
     with opened(proxy.url) as engine:

@@ -62,7 +62,6 @@ def test_random_feeds(spark, store, place, clock):
         assert sorted(plain(rows)) == sorted(plain(expected))
 
 
-@pytest.mark.long
 @LMDB
 def test_all_actions_share_a_moment(spark, place, db):
     first = db.put({"_id": "a"})
@@ -82,7 +81,6 @@ def test_all_actions_share_a_moment(spark, place, db):
     assert load(spark, place.url).where("id = 'b'").count() == 1
 
 
-@pytest.mark.long
 @LMDB
 def test_naive_times_are_in_the_session_s_zone(spark, place, clock, db):
     seqs = []

@@ -13,7 +13,7 @@ from store.engines import write_raw
 from snapkv.engine.contract import Put
 from snapkv.spark import connect
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 CLIENT = Path(__file__).with_name("connect_client.py")
 FEED = {"readChangeFeed": "true", "startingVersion": 1}
@@ -30,6 +30,7 @@ def client(tmp_path_factory, etcd_pool):
         return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.spark_since("4.2", "an end by availableNow")
 def test_what_a_client_sees_stays_the_same(client):
     lines = client.stdout.strip().split("\n")
@@ -51,6 +52,7 @@ def test_what_a_client_sees_stays_the_same(client):
     assert streamed == ["a", "b", "bb", "c"]
 
 
+@pytest.mark.long
 @pytest.mark.spark_since("4.2", "an end by availableNow")
 def test_moments_and_feeds_of_a_git_history_are_gits(client):
     """git's own commands are the oracle."""

@@ -230,7 +230,6 @@ def test_a_difference_of_values_that_are_null(spark, store, place, clock):
             diff(spark, place.url, then, valueFormat="json", schema=schema)
 
 
-@pytest.mark.long
 @EMBEDDED
 def test_a_difference_of_maps(spark, store, place, clock):
     """Of maps the order of keys does not count; what they hold does, however deep."""

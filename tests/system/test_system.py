@@ -21,7 +21,7 @@ from system.everything.place import DOCUMENTS, Place
 from system.everything.report import Report
 from system.tour_clones import Ran, Repo, simple_repo
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 Command = Callable[..., Ran]
 
@@ -141,6 +141,7 @@ def check_output(ran: Ran) -> None:
     assert "not asked" not in ran.out
 
 
+@pytest.mark.long
 def test_clones_with_strange_histories(odd: Repo, command: Command, tmp_path: Path) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print("seed", seed)
@@ -171,6 +172,7 @@ def test_clones_with_strange_histories(odd: Repo, command: Command, tmp_path: Pa
         assert (tried.code, bool(tried.out)) == (0, True), (words, tried.err)
 
 
+@pytest.mark.long
 def test_small_clones_on_an_etcd_of_its_own(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from system.everything.clones import clones_of
 from system.test_tour_mismatch import corrupt
 from system.tour_clones import Repo, simple_repo
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 NOW_MS = 2_000_000_000_000
 START = """
@@ -52,6 +52,7 @@ def inside(repo: Repo) -> str:
     return f"{repo.path}/.git/snapkv-tour"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_one_spark")
 def test_a_strange_history(odd: Repo) -> None:
     report, (tree, difference) = asked(odd, inside(odd))
@@ -64,6 +65,7 @@ def test_a_strange_history(odd: Repo) -> None:
     assert (tree.rows, difference.rows) == (there, differing)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_one_spark")
 def test_sha256_repositories(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "new", "--object-format=sha256")
@@ -74,6 +76,7 @@ def test_sha256_repositories(tmp_path: Path) -> None:
     assert [each[1:] for each in answers] == [(1, True), (1, True)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_one_spark")
 def test_on_etcd(simple: Repo, etcd: EtcdServer) -> None:
     report, answers = asked(simple, etcd.url, place.ETCD_NAME)
@@ -81,6 +84,7 @@ def test_on_etcd(simple: Repo, etcd: EtcdServer) -> None:
     assert [each.equal for each in answers] == [True, True]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_one_spark")
 def test_one_commit_has_no_differences(tmp_path: Path) -> None:
     repo = simple_repo(tmp_path / "one", commits=1)
@@ -116,13 +120,15 @@ def started_in(environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_it_starts_a_spark() -> None:
     """Nothing of Spark's log is shown."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     assert started_in(environment) == "started 3\n"
 
 
-@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "java"])
+@pytest.mark.long_after(1)
+@pytest.mark.parametrize("missing", ["java", "pyspark", "pyarrow"])
 def test_a_machine_without_it(tmp_path: Path, missing: str) -> None:
     tests = str(Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{tests}"}

@@ -14,7 +14,7 @@ from .browsing import Person
 from .filling import MINUTE_MS, PLAIN, Filled
 from .served import Served
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 PICTURES = os.environ.get("SNAPKV_PICTURES")
 """A folder for the screenshots of docs/ui.md; without it they are made, but not kept."""
@@ -62,6 +62,7 @@ def person(one_person, scheme):
     one_person.leave()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible_and_its_pictures_can_be_seen(person, filled):
     for url in filled.pages():
@@ -76,6 +77,7 @@ def test_every_page_is_accessible_and_its_pictures_can_be_seen(person, filled):
         assert wide <= page.viewport_size["width"], url  # wide tables scroll by themselves
 
 
+@pytest.mark.long
 def test_a_document_is_found_by_clicks(person, filled):
     page = person.open("/")
     page.get_by_role("link", name="Databases").click()
@@ -140,6 +142,7 @@ def test_a_ring_marks_the_range_of_a_key(person, filled):
     assert stream in marked.locator("ol.streams").inner_text()
 
 
+@pytest.mark.long
 def test_the_pictures_of_the_documents(browser, axe, tmp_path):
     """Two screenshots of a store with plain names; they are kept if that is wanted."""
     clock = ManualClock(START_MS)

@@ -154,10 +154,10 @@ def test_every_answer_is_at_most_the_bound(hostile: str, monkeypatch: pytest.Mon
             assert blamed[0] <= made * views.BLAMED_VERSIONS_BYTES_MAX, url[:200]
 
 
-@pytest.mark.long
-def test_every_page_that_a_link_leads_to_is_bounded(hostile: str) -> None:
+@pytest.mark.parametrize("pages_max", [3, pytest.param(12, marks=pytest.mark.long)])
+def test_every_page_that_a_link_leads_to_is_bounded(hostile: str, pages_max: int) -> None:
     with snapkv.open(hostile) as store, patient(store, writable=True) as served:
-        for page in crawled(served, f"/commit?at=rev:{MANY_AT}", 12):
+        for page in crawled(served, f"/commit?at=rev:{MANY_AT}", pages_max):
             assert len(page.html.encode()) <= PAGE_BYTES_MAX, page.url[:200]
 
 
@@ -217,7 +217,6 @@ def test_a_key_that_no_url_can_hold_is_said(store: snapkv.SnapshotKV) -> None:
             assert "key is too long for a URL of this page: use the command line" in said
 
 
-@pytest.mark.long
 def test_every_answer_of_a_fleet_is_at_most_the_bound(hostile: str) -> None:
     asked = {
         "/": [""],

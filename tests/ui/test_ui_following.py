@@ -49,7 +49,6 @@ def test_following_keeps_what_a_person_does(person, store):
     assert page.evaluate("document.activeElement.querySelector('.key').textContent") == "b"
 
 
-@pytest.mark.long
 def test_following_asks_again_after_a_failure(person, store):
     page, failures = person.open("/?follow=1&span=15m"), []
 
@@ -90,7 +89,6 @@ def test_a_page_says_that_the_engine_does_not_answer(browser, axe, etcd):
             list_.close()
 
 
-@pytest.mark.long
 def test_a_page_that_the_server_did_not_take_asks_again(person, store, served, monkeypatch):
     monkeypatch.setattr("snapkv.ui.server_events.FOLLOWERS_MAX", 0)
     page = person.open("/live")

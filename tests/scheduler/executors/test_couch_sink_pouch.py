@@ -14,7 +14,7 @@ from . import test_couch_sink as sink
 from .between import Between
 from .mirror import Mirror
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 SERVER = Path(__file__).parent / "pouch_server.js"
 
@@ -61,4 +61,8 @@ test_removed_after_a_pause = cut.test_a_document_that_was_removed_after_a_pause_
 test_only_edited = cut.test_a_document_that_was_only_edited_has_no_conflict
 test_deleted_leaves = cut.test_of_deleted_leaves_at_one_position_the_sources_wins
 test_edited_there = cut.test_what_was_edited_there_remains
-test_cut_at_random = cut.test_whatever_the_source_cuts_the_same_leaves_are_living
+
+
+@pytest.mark.long
+def test_cut_at_random(documents, mirror, copying):
+    cut.test_whatever_the_source_cuts_the_same_leaves_are_living(documents, mirror, copying)

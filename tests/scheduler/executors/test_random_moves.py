@@ -155,8 +155,15 @@ def small(monkeypatch):
 
 
 @pytest.mark.long_after(2)
-@pytest.mark.parametrize("with_state", [False, True], ids=["since", "state"])
-@pytest.mark.parametrize("into", ["store", "lines"])
+@pytest.mark.parametrize(
+    ("into", "with_state"),
+    [
+        pytest.param("store", False, id="store-since"),
+        pytest.param("lines", True, id="lines-state"),
+        pytest.param("store", True, id="store-state"),
+        pytest.param("lines", False, id="lines-since"),
+    ],
+)
 @pytest.mark.parametrize("kind", ["memory", "lmdb"])
 def test_tables_that_move_while_everything_fails(kind, into, with_state, tmp_path):
     seed = random.SystemRandom().getrandbits(32)

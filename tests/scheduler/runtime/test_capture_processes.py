@@ -18,7 +18,7 @@ from cdcmeta.scheduler.runtime import Changefeeds
 from . import ledger
 from .fleet import TTL_S, WAIT_S, Fleet, Load, check_checkpoints, leader, source_content, until_same
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 TABLES = [f"t{n:02}/" for n in range(12)]
 LABELS = ["c1", "c2", "c3"]
@@ -104,6 +104,7 @@ def settled(feeds, labels):
     return len(found) == len(TABLES) and max(counts.values()) - min(counts.values()) <= 1
 
 
+@pytest.mark.long
 @on("lmdb")
 def test_killed_stopped_drained_and_restarted(fleet, store, feeds, seed):
     begin(fleet, store, feeds, LABELS)
@@ -158,6 +159,7 @@ def test_killed_stopped_drained_and_restarted(fleet, store, feeds, seed):
     assert any(why.endswith("is drained") for why in reasons)
 
 
+@pytest.mark.long
 @on("lmdb")
 def test_a_sink_that_hangs_ends_its_process_and_nothing_else(fleet, store, feeds, seed):
     begin(fleet, store, feeds, LABELS[:2])
@@ -196,6 +198,7 @@ def test_a_capture_cut_off_from_its_store_stops_writing(tmp_path, seed):
         check_checkpoints(store, "all")
 
 
+@pytest.mark.long
 @on("etcd")
 def test_the_recovery_of_a_lost_capture_is_bounded(fleet, store, feeds):
     begin(fleet, store, feeds, LABELS[:2])

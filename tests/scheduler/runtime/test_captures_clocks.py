@@ -135,7 +135,6 @@ def test_a_clock_jumps(steps, seed, who, ahead_ms):
     steps.check_end(load)
 
 
-@pytest.mark.long
 def test_all_captures_of_a_machine_follow_the_fastest_clock(stack, tmp_path, seed):
     steps = clocks_on(stack, f"lmdb:{tmp_path / 'meta'}", tmp_path)
     steps.start(c1=0, c2=HOUR_MS, c3=-HOUR_MS)
