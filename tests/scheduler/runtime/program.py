@@ -1,6 +1,7 @@
 """The command line `cdcmeta` with another wall clock, or an owner with less patience.
 
-Both are in the environment, so that a test starts it as any capture: `python -m scheduler.runtime.program`.
+Both are in the environment, so that a test starts it as any capture, by
+`python -m scheduler.runtime.program`.
 """
 
 import os
