@@ -1,8 +1,8 @@
 """A sink that notes each write, and rejects what an earlier assignment still writes.
 
 Captures get it as `--function ledger=scheduler.runtime.ledger:write`. Each table has a file in the
-folder that `CAPTURES_LEDGER` names; a line is one call, written under a lock, so lines are in the order
-in which the calls took effect. A table whose name is in the folder's `hang/` hangs.
+folder that `CAPTURES_LEDGER` names; a line is one call, written under a lock, so lines are in the
+order in which the calls took effect. A table whose name is in the folder's `hang/` hangs.
 """
 
 import fcntl
