@@ -30,13 +30,11 @@ ENGINE = re.compile(r"\b(?:asyncio etcd|three nodes|etcd|lmdb|memory|archive|fol
 ON_ONE_EMBEDDED = {
     "archive",
     "changes",
+    "copying",
     "couch_http",
     "executors",
-    "executors_recorded",
     "generations",
-    "recording",
     "ui",
-    "ui_cdcmeta",
 }
 """Folders of what stores are used for: LMDB shows it; make test-all shows it in memory, too.
 
