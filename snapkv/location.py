@@ -60,7 +60,7 @@ class Location:
 
 
 def _memory(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
-    from snapkv.engine.memory.engine import open_memory
+    from snapkv.engine.memory import open_memory
 
     return open_memory(url)
 

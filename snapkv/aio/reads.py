@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
     from snapkv.reading.observed import Observed as SyncObserved
     from snapkv.reading.view import View
-    from snapkv.timeline.arrays import Integers, Revisions
+    from snapkv.timeline.timeline import Integers, Revisions
 
 D = TypeVar("D")
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.state import joined
-from snapkv.engine.columns import Changes
+from snapkv.engine.contract import ChangeColumns
 
 SHOWN = ("value", "revision", "version", "time", "deleted")
 """The columns of the changes, beside their stored keys."""
@@ -77,11 +77,11 @@ def exact(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> bool:
     return True
 
 
-def changes_of(rows: Rows, *, keys_only: bool) -> Changes:
+def changes_of(rows: Rows, *, keys_only: bool) -> ChangeColumns:
     """Return rows of changes as an engine gives them."""
     value, revisions, version, deleted = (
         rows.table[name].combine_chunks() for name in ("value", "revision", "version", "deleted")
     )
     nothing = pa.scalar(None, pa.binary())
     values = pa.nulls(len(value), pa.binary()) if keys_only else pc.if_else(deleted, nothing, value)
-    return Changes(rows.stored, values, revisions, pc.if_else(deleted, 0, version))
+    return ChangeColumns(rows.stored, values, revisions, pc.if_else(deleted, 0, version))

@@ -25,9 +25,10 @@ from snapkv.archive.rows import Keys
 from snapkv.archive.state import chunks, files_of, joined, row_at, state
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, pause
+from snapkv.engine.bulk_reads import changes, versions_of
 from snapkv.engine.caller_rules import check_piece_rows
 from snapkv.engine.contract import (
-    Changes,
+    ChangeColumns,
     Columns,
     Event,
     GetResult,
@@ -47,8 +48,6 @@ from snapkv.engine.contract import (
     WatchBatch,
     in_range,
 )
-from snapkv.engine.replay import changes
-from snapkv.engine.scanned import versions_of
 from snapkv.errors import (
     CompactedError,
     FileMissingError,
@@ -393,7 +392,7 @@ class ArchiveEngine:
         self._check_open()
         return ArchiveWatcher(self, key, range_end, start_revision)
 
-    def changes(self, wanted: Replay) -> Iterator[Changes]:
+    def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
         """Yield the rows of deltas, one delta at a time; values before need a read of each."""
         # what happened at the first known revision is in no delta
         if wanted.before or wanted.key == self.layout.ts or wanted.first <= self.manifest.since:

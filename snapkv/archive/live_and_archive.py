@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher, open_archived
+from snapkv.engine.bulk_reads import changes
 from snapkv.engine.contract import (
     COLUMNS,
     PAIRS,
     SCAN,
-    Changes,
+    ChangeColumns,
     Columns,
     Engine,
     GetResult,
@@ -36,7 +37,6 @@ from snapkv.engine.contract import (
     WatchBatch,
     Watcher,
 )
-from snapkv.engine.replay import changes
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -221,7 +221,7 @@ class JoinedEngine:
             watcher.begin_live()
         return watcher
 
-    def changes(self, wanted: Replay) -> Iterator[Changes]:
+    def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
         """Yield what the archive has of it if the engine has compacted that, then the engine's.
 
         If the engine is compacted meanwhile, the rest begins after the revisions that were yielded.
@@ -239,7 +239,7 @@ class JoinedEngine:
                 if compacted == before:
                     raise
 
-    def _changes(self, wanted: Replay, compacted: int) -> Iterator[Changes]:
+    def _changes(self, wanted: Replay, compacted: int) -> Iterator[ChangeColumns]:
         archive = self.archive
         if wanted.first >= compacted + wanted.before:
             yield from self.live.changes(wanted)

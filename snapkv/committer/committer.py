@@ -9,25 +9,27 @@ from contextlib import suppress
 from weakref import ref
 
 from snapkv.base.concurrency import here
-from snapkv.base.waiting import monotonic, no_later_than, pause
+from snapkv.base.waiting import monotonic, no_later_than, pause, perf_counter
 from snapkv.clock import HybridClock, Unmarked
-from snapkv.committer.backoff import Backoff
-from snapkv.committer.clock_lead import Pace
+from snapkv.committer.backoff import Backoff, FastestClock
 from snapkv.committer.group import EmptyGroupError, GroupBuilder
 from snapkv.committer.operations import Check
-from snapkv.committer.outcomes import (
+from snapkv.committer.queue import Call, CommitQueue
+from snapkv.committer.recovery import CommitCounts, Recovery, Undecided
+from snapkv.committer.request import (
     ABOUT_ONE,
+    CommitHistory,
     FailedGuards,
+    Request,
+    SentRequest,
+    Verdict,
     error_of,
     failed_guards,
+    marks_of,
     name_open,
     unknown,
 )
-from snapkv.committer.queue import Call, CommitQueue
-from snapkv.committer.recovery import CommitCounts, Recovery, Undecided
-from snapkv.committer.request import History, Request, SentRequest, Verdict, marks_of
-from snapkv.engine.contract import Engine, KeyValue, Txn, TxnResult
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import Engine, KeyValue, OutcomeUnknown, Refused, Txn, TxnResult
 from snapkv.errors import (
     CommitTimeoutError,
     CommitUnknownError,
@@ -37,7 +39,7 @@ from snapkv.errors import (
     StoreRecreatedError,
     another,
 )
-from snapkv.hooks import Notifier
+from snapkv.hooks import CommitEvent, LostRoundEvent, Notifier, Outcome, TickEvent
 from snapkv.layout import Layout, Mark, StampRecord, stamp_of
 from snapkv.model import Build, Commit, Ops, Stamp
 
@@ -98,7 +100,7 @@ class Committer:
         engine: Engine,
         layout: Layout,
         clock: HybridClock,
-        history: History,
+        history: CommitHistory,
         *,
         created: int,
         writer: str,
@@ -111,7 +113,7 @@ class Committer:
         self._tracker, self.created, self.writer = history.tracker, created, writer
         self._rng, self.before_send, self.notify = rng, before_send, notify
         self.counts = CommitCounts()
-        self._pace = Pace(max_clock_skew_ms)
+        self._fastest = FastestClock(max_clock_skew_ms)
         self._recovery = Recovery(
             engine, layout.ts, history, writer, rng, clock.merge, self.counts, notify
         )
@@ -158,31 +160,52 @@ class Committer:
         self._queue.close()
 
     def _submit(self, call: Call) -> Commit:
-        if os.getpid() != self._pid:  # forked: the callers in the queue are the parent's
-            self._queue, self._pid = CommitQueue(), os.getpid()
-        if self._clock.unmarked:  # before it joins: its group may be sent at once
-            catch_up(self._clock.unmarked, own=self._tracker, deadline=call.deadline)
+        began = 0.0 if self.notify is None else perf_counter()
         try:
-            self._queue.join(call)
-            if self._queue.wait(call):
-                self._lead(call)
-            elif not call.done:
-                self._time_out(call)
-        except SnapKVError:
-            raise
-        except BaseException as e:
-            self._name_open(call, e)
-            raise
-        finally:
+            if os.getpid() != self._pid:  # forked: the callers in the queue are the parent's
+                self._queue, self._pid = CommitQueue(), os.getpid()
+            if self._clock.unmarked:  # before it joins: its group may be sent at once
+                catch_up(self._clock.unmarked, own=self._tracker, deadline=call.deadline)
             try:
-                self._queue.leave(call)
-            except BaseException:  # an interrupt cut it short
-                self._queue.leave(call)
+                self._queue.join(call)
+                if self._queue.wait(call):
+                    self._lead(call)
+                elif not call.done:
+                    self._time_out(call)
+            except SnapKVError:
                 raise
-        if call.error is not None:
-            raise call.error
+            except BaseException as e:
+                self._name_open(call, e)
+                raise
+            finally:
+                try:
+                    self._queue.leave(call)
+                except BaseException:  # an interrupt cut it short
+                    self._queue.leave(call)
+                    raise
+            if call.error is not None:
+                raise call.error
+        except BaseException as e:
+            if self.notify is not None:
+                self._report(self.notify, call, perf_counter() - began, e)
+            raise
         assert call.result is not None
+        if self.notify is not None:
+            self._report(self.notify, call, perf_counter() - began, None)
         return call.result
+
+    def _report(
+        self, notify: Notifier, call: Call, duration_s: float, error: BaseException | None
+    ) -> None:
+        """Report to hooks how a call ended."""
+        if not notify.wants(TickEvent if call.is_tick else CommitEvent):
+            return
+        timestamp = call.result.ts if call.result is not None and error is None else None
+        outcome, lost = outcome_of(error), call.lost_rounds
+        if call.is_tick:
+            notify(TickEvent(notify.store, outcome, duration_s, lost, timestamp, error))
+            return
+        notify(CommitEvent(notify.store, outcome, duration_s, call.members, lost, timestamp, error))
 
     def _time_out(self, call: Call) -> None:
         """Raise for a call whose deadline passed while it waited, unless it has its outcome."""
@@ -205,7 +228,7 @@ class Committer:
 
     def _lead(self, call: Call) -> None:
         """Send transactions until this call is done; the first one contains it."""
-        backoff = Backoff(self._rng, self._pace)
+        backoff = Backoff(self._rng, self._fastest)
         while not call.done:
             if self._queue.request is not None:
                 self._recover(call, self._queue.request)
@@ -308,10 +331,12 @@ class Committer:
         return False
 
     def _note_lost(self, request: Request[Call], lost: int) -> None:
-        """Count a round that was lost; `lost` is how many its leader has lost."""
+        """Count and report a round that was lost; `lost` is how many its leader has lost."""
         self.counts.lost_rounds += 1
         for call in request.calls:
             call.lost_rounds += 1
+        if self.notify is not None and self.notify.wants(LostRoundEvent):
+            self.notify(LostRoundEvent(self.notify.store, lost, len(request.calls)))
 
     def _finish_ticks(self, request: Request[Call], stored: KeyValue) -> None:
         """Finish the group's ticks with the stored timestamp, which is as large as theirs."""
@@ -453,3 +478,22 @@ class Committer:
             for call in request.calls:  # one exception object must not be raised in two threads
                 call.finish(error=another(error) if len(request.calls) > 1 else error)
             self._queue.request = None
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Return the outcome that an error means.
+
+    >>> outcome_of(None), outcome_of(CommitTimeoutError("late")), outcome_of(KeyError())
+    ('committed', 'timeout', 'failed')
+    """
+    match error:
+        case None:
+            return "committed"
+        case ConflictError():
+            return "conflict"
+        case CommitTimeoutError():
+            return "timeout"
+        case CommitUnknownError():
+            return "unknown"
+        case _:
+            return "failed"

@@ -15,10 +15,15 @@ from typing import TypeVar
 
 from snapkv.base.waiting import monotonic, no_later_than, pause, perf_counter
 from snapkv.committer.operations import Check
-from snapkv.committer.outcomes import error_of, unknown
-from snapkv.committer.request import History, SentRequest, Verdict, marks_of
-from snapkv.engine.contract import Engine, KeyValue, Range
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.committer.request import (
+    CommitHistory,
+    SentRequest,
+    Verdict,
+    error_of,
+    marks_of,
+    unknown,
+)
+from snapkv.engine.contract import Engine, KeyValue, OutcomeUnknown, Range, Refused
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
@@ -106,7 +111,7 @@ class Recovery:
         self,
         engine: Engine,
         ts_key: bytes,
-        history: History,
+        history: CommitHistory,
         writer: str,
         rng: random.Random,
         on_seen: Callable[[int], None],

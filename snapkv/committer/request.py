@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from snapkv.committer.operations import Check, Operations
 from snapkv.engine.contract import (
@@ -13,6 +13,7 @@ from snapkv.engine.contract import (
     Header,
     KeyValue,
     Op,
+    OutcomeUnknown,
     Put,
     PutResult,
     Range,
@@ -22,9 +23,18 @@ from snapkv.engine.contract import (
     Txn,
     TxnResult,
 )
-from snapkv.engine.errors import OutcomeUnknown
-from snapkv.errors import StoreRecreatedError
+from snapkv.errors import (
+    AccessDeniedError,
+    CommitTooLargeError,
+    CommitUnknownError,
+    ConflictError,
+    InvalidKeyError,
+    LeaseNotFoundError,
+    SnapKVError,
+    StoreRecreatedError,
+)
 from snapkv.layout import Mark, StampRecord, be64, stamp_of
+from snapkv.times import dated
 
 C = TypeVar("C")
 
@@ -37,7 +47,7 @@ class Verdict(Enum):
     UNDECIDABLE = auto()
 
 
-class Tracker(Protocol):
+class KnownMarks(Protocol):
     """What the committer needs of the marks that are known."""
 
     newest: Mark
@@ -48,11 +58,11 @@ class Tracker(Protocol):
         ...
 
 
-class History(Protocol):
+class CommitHistory(Protocol):
     """What the committer needs of the time line."""
 
     @property
-    def tracker(self) -> Tracker:
+    def tracker(self) -> KnownMarks:
         """The marks that are known."""
         ...
 
@@ -177,3 +187,69 @@ def marks_of(put: Result, timestamp: int, revision: int) -> tuple[Mark, Mark]:
     assert put.prev is not None, "the guard holds only for a key that exists"
     prev = Mark(stamp_of(put.prev.value), put.prev.mod_revision, put.prev.version)
     return prev, Mark(timestamp, revision, prev.ordinal + 1)
+
+
+# --- outcomes ---
+
+ABOUT_ONE = (AccessDeniedError, CommitTooLargeError, InvalidKeyError, LeaseNotFoundError)
+"""Errors with which an engine rejects a whole group although only one member is at fault."""
+FailedGuards = list[tuple[Check, int]]
+"""Guards that failed, each with the revision at which its key was last written."""
+
+
+def name_open(error: BaseException, request: Request[Any], batch: int) -> None:
+    """Name the commit whose outcome an interrupted caller does not get, in a note and as a cause.
+
+    The cause is the `CommitUnknownError` whose facts `resolve` takes.
+    """
+    stamp, checks = request.sent.stamp, request.checks(batch)
+    error.add_note(f"outcome unknown: commit {dated(stamp.timestamp)}, nonce {stamp.nonce.hex()}")
+    error.__cause__ = unknown(request.sent, checks, batch=batch, why="the caller was interrupted")
+
+
+def failed_guards(ops: Operations, result: object) -> FailedGuards:
+    """Return the guards that failed, from the reads of a skipped transaction; none if applied."""
+    assert isinstance(result, TxnResult)
+    if result.succeeded:
+        return []
+    failed = []
+    for check, seen in zip(ops.checks, result.results, strict=True):
+        assert isinstance(seen, RangeResult)
+        if (found := check.failed_at(seen)) is not None:
+            failed.append((check, found))
+    assert failed, "a skipped transaction has a guard that failed"
+    return failed
+
+
+def unknown(
+    sent: SentRequest,
+    checks: tuple[Check, ...],
+    *,
+    why: str,
+    batch: int = 0,
+    may_still_land: bool = True,
+) -> CommitUnknownError:
+    """Return the error that names a commit of unknown outcome, for `store.resolve`."""
+    return CommitUnknownError(
+        sent.stamp.timestamp,
+        sent.stamp.nonce,
+        may_still_land=may_still_land,
+        batch=batch,
+        guards=checks,
+        why=why,
+    )
+
+
+def error_of(
+    sent: SentRequest, batch: int, checks: tuple[Check, ...], failed: FailedGuards | None
+) -> SnapKVError | None:
+    """Return the error of a member whose guards failed, None if it was applied.
+
+    `failed` is None if compaction took the answer.
+    """
+    if failed is None:
+        why = "the history that shows it was compacted"
+        return unknown(sent, checks, batch=batch, why=why, may_still_land=False)
+    if failed:
+        return ConflictError((check.guard, found) for check, found in failed)
+    return None

@@ -29,8 +29,7 @@ import msgpack
 
 from snapkv.base.arguments import check_seconds
 from snapkv.base.waiting import monotonic, pause
-from snapkv.engine.contract import Engine, RangeResult, Txn, TxnResult
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import Engine, OutcomeUnknown, RangeResult, Refused, Txn, TxnResult
 from snapkv.errors import (
     CorruptStoreError,
     EngineUnavailableError,

@@ -40,12 +40,13 @@ from snapkv.engine.contract import (
     Delete,
     KeyValue,
     Op,
+    OutcomeUnknown,
     Put,
     Range,
+    Refused,
     Target,
     Txn,
 )
-from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import (
     CommitTooLargeError,
     CorruptStoreError,

@@ -1,20 +1,23 @@
-"""Rules for callers: limits, no key written twice, pieces of at least one row, an order."""
+"""Rules for callers: limits, no key written twice, pieces of one row, an order, valid leases."""
 
 from __future__ import annotations
 
+import math
+import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
+from snapkv.base.arguments import check_int, check_seconds
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import (
     Delete,
+    Engine,
     Limits,
     Op,
     Put,
     Range,
     Txn,
     TxnResult,
-    Writes,
     in_range,
 )
 from snapkv.errors import CommitTooLargeError
@@ -174,7 +177,7 @@ def check_piece_rows(rows: int) -> None:
         raise ValueError(f"rows must be at least 1, not {rows}")
 
 
-def one_by_one(engine: Writes, txns: Sequence[Txn], timeout: float) -> list[TxnResult]:
+def one_by_one(engine: Engine, txns: Sequence[Txn], timeout: float) -> list[TxnResult]:
     """Send transactions, each after the answer to the one before, until a compare of one fails."""
     deadline, results = monotonic() + timeout, list[TxnResult]()
     for txn in txns:
@@ -183,3 +186,32 @@ def one_by_one(engine: Writes, txns: Sequence[Txn], timeout: float) -> list[TxnR
         if not results[-1].succeeded:
             break
     return results
+
+
+# --- leases ---
+
+TTL_SECONDS_MAX = 9_000_000_000
+"""The limit of etcd; in nanoseconds it fits into 63 bits."""
+ID_MAX = (1 << 63) - 1
+
+_random = random.SystemRandom()
+
+
+def ttl_ns_of(ttl_s: float) -> int:
+    """Return a time to live in nanoseconds, rounded up.
+
+    Raises `InvalidTypeError`, `InvalidOptionError`.
+    """
+    check_seconds("ttl_s", ttl_s, above=0, most=TTL_SECONDS_MAX)
+    return math.ceil(ttl_s * 1_000_000_000)
+
+
+def new_id() -> int:
+    """Return a new random id: positive, 63 bits."""
+    return _random.randint(1, ID_MAX)
+
+
+def is_id(lease: int) -> bool:
+    """Return whether an integer may be a lease's id; raises `InvalidTypeError`."""
+    check_int("lease", lease)
+    return 0 < lease <= ID_MAX

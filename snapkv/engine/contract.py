@@ -28,19 +28,158 @@ The rules of all engines (the conformance suite tests each rule on each engine):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
-from snapkv.engine.columns import Changes as Changes
-from snapkv.engine.columns import Columns as Columns
-from snapkv.engine.columns import Pairs as Pairs
-from snapkv.engine.columns import Versions as Versions
-from snapkv.engine.events import Event as Event
-from snapkv.engine.events import KeyValue as KeyValue
-from snapkv.engine.events import Replay as Replay
-from snapkv.engine.events import WatchBatch as WatchBatch
-from snapkv.engine.events import Watcher as Watcher
-from snapkv.engine.size_limits import Limits as Limits
+from snapkv.errors import SnapKVError, raise_cause
+
+# --- sizes of keys, values and requests ---
+
+READ_BYTES = 256
+"""The most bytes that a read takes of a request, beside its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of an engine; None means no limit but memory."""
+
+    key_bytes: int
+    value_bytes: int
+    request_bytes: int
+    ops_per_list: int | None = None
+
+    def reads_together(self, keys: Sequence[bytes], *, beside: int = 2) -> bool:
+        """Return whether one request can read these keys and a few short ones."""
+        ops = len(keys) + beside
+        size = sum(map(len, keys)) + ops * READ_BYTES
+        return size <= self.request_bytes and (
+            self.ops_per_list is None or ops <= self.ops_per_list
+        )
+
+
+# --- versions of keys, and their events ---
+
+
+class KeyValue(NamedTuple):
+    """One version of a key."""
+
+    key: bytes
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int = 0
+
+
+class Event(NamedTuple):
+    """A change of a key; a removal has an empty value, `version` 0 and `create_revision` 0."""
+
+    kv: KeyValue
+    is_delete: bool
+
+    @property
+    def existed(self) -> bool:
+        """Whether the key existed before."""
+        return self.is_delete or self.kv.version > 1
+
+
+class WatchBatch(NamedTuple):
+    """All events of one revision, in key order; without events: none up to `revision`."""
+
+    revision: int
+    events: tuple[Event, ...]
+
+
+class Watcher(Protocol):
+    """A stream of events, from one thread at a time.
+
+    `reopened` counts reconnects before what `next` has returned last: a batch that was received
+    before a reconnect is returned with the count of its own stream. After a reconnect the server
+    may have been restored from a backup. The engine cannot detect that; callers that hold a mark
+    must check it. 0 in embedded engines.
+    """
+
+    @property
+    def reopened(self) -> int:
+        """How often the watcher had reconnected before what `next` has returned last."""
+        ...
+
+    def next(self, timeout: float | None) -> WatchBatch | None:
+        """Return the next batch; None when none comes in `timeout` seconds (None: no bound).
+
+        Revisions rise strictly among batches with events. A batch without events reports progress,
+        once for each new revision. Embedded engines report it with `timeout=0` too; etcd has to ask
+        the server, and does so while a caller waits. Raises `CompactedError` (unit "revision") when
+        the next event was compacted; `StoreClosedError` after `close()` of the watcher or of the
+        engine, from any thread.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the stream, also for a thread that waits in `next`."""
+        ...
+
+
+class Replay(NamedTuple):
+    """What a range did in the revisions `first` to `last`; `before`: with the values before.
+
+    `range_end` is as that of a `Range`. With `keys_only` values may be left out.
+    """
+
+    key: bytes
+    range_end: bytes
+    first: int
+    last: int
+    keys_only: bool = False
+    before: bool = False
+
+
+# --- answers in bulk: columns of bytes and numbers instead of one object per key ---
+
+
+class Columns(NamedTuple):
+    """Versions of keys in bulk, as columns of Arrow: two of bytes, three of int64."""
+
+    keys: Any
+    values: Any
+    created: Any
+    modified: Any
+    version: Any
+
+
+class ChangeColumns(NamedTuple):
+    """What some revisions did, each of them whole, as columns of Arrow, by revision and key.
+
+    The value of a removal is NULL, its version 0; with `keys_only` all values are NULL. `befores`
+    has the values before, NULL for a key that did not exist, if they were asked for.
+    """
+
+    keys: Any
+    values: Any
+    revisions: Any
+    versions: Any
+    befores: Any = None
+
+
+class Pairs(NamedTuple):
+    """Keys in order, and their values; no values with `keys_only`."""
+
+    keys: list[bytes]
+    values: list[bytes]
+
+
+class Versions(NamedTuple):
+    """Successive versions of a key since one creation, newest first, as columns.
+
+    `version` is that of the newest one. Without versions both numbers are 0.
+    """
+
+    revisions: list[int]
+    values: list[bytes]
+    version: int = 0
+    create_revision: int = 0
+
 
 ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""
@@ -181,8 +320,22 @@ class Piece(NamedTuple):
     rows: int
 
 
-class Reads(Protocol):
-    """Reading."""
+class Lease(NamedTuple):
+    """A lease: its keys are removed `ttl_s` seconds after the last `keep_alive`."""
+
+    id: int
+    ttl_s: float
+
+
+class Engine(Protocol):
+    """What an engine does; the rules are above."""
+
+    url: str
+    limits: Limits
+    remote: bool
+    """Whether a server answers, which may be replaced at any time."""
+
+    # --- reading ---
 
     def get(self, key: bytes, revision: int = 0) -> GetResult:
         """Answer one key at a revision (0 = newest): the short path of most reads.
@@ -238,30 +391,7 @@ class Reads(Protocol):
         """
         ...
 
-
-class PageForm(NamedTuple, Generic[Page]):
-    """A form of the pages of a range: the call of an engine for them, and the last key of one.
-
-    `listed(engine, key, range_end, revision=..., keys_only=...)` is `scan`, `pairs` or `columns`.
-    """
-
-    listed: Callable[..., Iterator[Page]]
-    last_key: Callable[[Page], bytes]
-
-
-SCAN: PageForm[list[KeyValue]] = PageForm(
-    lambda engine, *range_, **at: engine.scan(*range_, **at), lambda page: page[-1].key
-)
-PAIRS: PageForm[Pairs] = PageForm(
-    lambda engine, *range_, **at: engine.pairs(*range_, **at), lambda page: page.keys[-1]
-)
-COLUMNS: PageForm[Columns] = PageForm(
-    lambda engine, *range_, **at: engine.columns(*range_, **at), lambda page: page.keys[-1].as_py()
-)
-
-
-class Writes(Protocol):
-    """Writing, for the committer alone."""
+    # --- writing, for the committer alone ---
 
     def transact(
         self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
@@ -292,9 +422,7 @@ class Writes(Protocol):
         """
         ...
 
-
-class Watches(Protocol):
-    """Watching."""
+    # --- watching ---
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> Watcher:
         """Return a watcher of [key, range_end) from `start_revision` on, inclusive.
@@ -303,16 +431,14 @@ class Watches(Protocol):
         """
         ...
 
-    def changes(self, wanted: Replay) -> Iterator[Changes]:
+    def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
         """Yield what some revisions did, as columns, at a bounded memory; needs pyarrow.
 
         Raises `CompactedError` (unit "revision") if changes, or values before, were compacted.
         """
         ...
 
-
-class Compacts(Protocol):
-    """Compaction."""
+    # --- compaction ---
 
     def compact(
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
@@ -332,16 +458,7 @@ class Compacts(Protocol):
         """Return the oldest readable revision; 0 when nothing was ever compacted."""
         ...
 
-
-class Lease(NamedTuple):
-    """A lease: its keys are removed `ttl_s` seconds after the last `keep_alive`."""
-
-    id: int
-    ttl_s: float
-
-
-class Leases(Protocol):
-    """Leases: their keys are removed unless the lease is kept alive."""
+    # --- leases: their keys are removed unless the lease is kept alive ---
 
     def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
         """Return a new lease of at least `ttl_s` seconds; the engine may make it longer.
@@ -362,14 +479,7 @@ class Leases(Protocol):
         """End a lease and remove its keys, in one revision; do nothing if it has ended."""
         ...
 
-
-class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
-    """All of the above, and the life of the engine."""
-
-    url: str
-    limits: Limits
-    remote: bool
-    """Whether a server answers, which may be replaced at any time."""
+    # --- the rest ---
 
     def close(self) -> None:
         """Free the engine's resources; a second call does nothing, any other call then raises."""
@@ -392,8 +502,81 @@ class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
         ...
 
 
+class PageForm(NamedTuple, Generic[Page]):
+    """A form of the pages of a range: the call of an engine for them, and the last key of one.
+
+    `listed(engine, key, range_end, revision=..., keys_only=...)` is `scan`, `pairs` or `columns`.
+    """
+
+    listed: Callable[..., Iterator[Page]]
+    last_key: Callable[[Page], bytes]
+
+
+SCAN: PageForm[list[KeyValue]] = PageForm(
+    lambda engine, *range_, **at: engine.scan(*range_, **at), lambda page: page[-1].key
+)
+PAIRS: PageForm[Pairs] = PageForm(
+    lambda engine, *range_, **at: engine.pairs(*range_, **at), lambda page: page.keys[-1]
+)
+COLUMNS: PageForm[Columns] = PageForm(
+    lambda engine, *range_, **at: engine.columns(*range_, **at), lambda page: page.keys[-1].as_py()
+)
+
+
 def in_range(key: bytes, start: bytes, range_end: bytes) -> bool:
     """Return whether `key` lies in [start, range_end), by the rules of `range_end`."""
     if not range_end:
         return key == start
     return key >= start and (range_end == ALL_KEYS_END or key < range_end)
+
+
+# --- errors of `transact` that the committer handles; its callers never get them ---
+
+
+class Refused(SnapKVError, ConnectionRefusedError):
+    """The request was not and never will be applied, because of `error`.
+
+    Callers get `error` alone. A refusal that was raised from it must not become a cause of it: a
+    program that follows causes would never come to an end.
+    """
+
+    def __init__(self, error: SnapKVError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def reason(self) -> SnapKVError:
+        """Return `error`; if it has no cause of its own, its cause is that of the refusal."""
+        error, cause = self.error, self.__cause__
+        if error.__cause__ is None and cause is not error:
+            error.__cause__ = cause
+        return error
+
+    def reraise(self) -> NoReturn:
+        """Raise `error`."""
+        raise_cause(self.reason())
+
+
+class OutcomeUnknown(SnapKVError, ConnectionError):
+    """The request was sent, and no answer says whether it was applied.
+
+    `retry` says whether a new attempt, under a new timestamp, may succeed once this one is proven
+    dead; otherwise the caller gets `cause`. `answered` says that the engine has finished with the
+    request: applied or not, it cannot land later, so a read finds out.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry: bool,
+        cause: SnapKVError | None = None,
+        answered: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.retry, self.cause, self.answered = retry, cause, answered
+
+    def reraise(self) -> NoReturn:
+        """Raise `cause`; without one, raise this."""
+        if self.cause is None:
+            raise self
+        raise self.cause from self

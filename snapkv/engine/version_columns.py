@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from snapkv.base.extras import extra
-from snapkv.engine.columns import Changes, Columns
-from snapkv.engine.contract import Event
+from snapkv.engine.contract import ChangeColumns, Columns, Event
 
 with extra("arrow", "tables"):
     import pyarrow as pa
@@ -37,10 +36,10 @@ def columns_in(pages: Iterable[Sequence[Any]]) -> Iterator[Columns]:
 
 def changes_of(
     events: Sequence[Event], *, keys_only: bool, befores: Sequence[bytes | None] | None
-) -> Changes:
+) -> ChangeColumns:
     """Return events, sorted by revision and key, as columns."""
     values = [] if keys_only else [None if e.is_delete else e.kv.value for e in events]
-    return Changes(
+    return ChangeColumns(
         pa.array([e.kv.key for e in events], pa.binary()),
         pa.nulls(len(events), pa.binary()) if keys_only else pa.array(values, pa.binary()),
         pa.array([e.kv.mod_revision for e in events], pa.int64()),

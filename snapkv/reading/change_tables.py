@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from snapkv.engine.contract import Changes, Replay
+from snapkv.engine.contract import ChangeColumns, Replay
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark
 from snapkv.reading import arrow
@@ -183,7 +183,7 @@ def _marks(reader: Reader, low: Mark, high: Mark) -> Marks:
 
 
 def columns_of(
-    found: Changes, times: pa.Array, span: Span, *, preimages: bool, deletes: bool
+    found: ChangeColumns, times: pa.Array, span: Span, *, preimages: bool, deletes: bool
 ) -> Iterator[Arrays]:
     """Yield changes of whole revisions as columns of `arrow.CHANGES`, a batch at a time."""
     versions, revisions = found.versions.to_numpy(), found.revisions.to_numpy()

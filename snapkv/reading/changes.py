@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Event, Range
-from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
 from snapkv.reading.reader import Reader

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from snapkv.base.arguments import check_bool, check_int
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Engine, Event, KeyValue, Range
-from snapkv.engine.replay import replayed
 from snapkv.errors import (
     CompactedError,
 )

@@ -7,8 +7,8 @@ from heapq import merge
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Event
-from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.model import Change, Commit, Difference

@@ -7,8 +7,18 @@ import os
 import socket
 
 from snapkv.base.waiting import bounded
-from snapkv.engine.contract import Compare, Engine, Header, KeyValue, Put, Range, Target, Txn
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import (
+    Compare,
+    Engine,
+    Header,
+    KeyValue,
+    OutcomeUnknown,
+    Put,
+    Range,
+    Refused,
+    Target,
+    Txn,
+)
 from snapkv.errors import CorruptStoreError, NotAStoreError, StoreNotFoundError
 from snapkv.layout import FormatRecord, Layout, StampRecord
 

@@ -11,7 +11,7 @@ from snapkv.reading.reader import Reader
 from snapkv.times import When, check_timestamp, is_number, resolve, revision_of
 
 if TYPE_CHECKING:
-    from snapkv.timeline.arrays import Integers, Revisions
+    from snapkv.timeline.timeline import Integers, Revisions
 
 
 def revisions_at(core: Reader, timestamps: Any) -> Any:

@@ -22,7 +22,7 @@ from snapkv.times import When, revision_of
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
-    from snapkv.timeline.arrays import Integers, Revisions
+    from snapkv.timeline.timeline import Integers, Revisions
 
 D = TypeVar("D")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
+from snapkv.engine.bulk_reads import REPLAY_WAIT_S
 from snapkv.engine.contract import Event, WatchBatch
-from snapkv.engine.replay import REPLAY_WAIT_S
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import WatchBatch
-from snapkv.engine.replay import replayed
 from snapkv.errors import CorruptStoreError, HistoryGapError, StoreRecreatedError
 from snapkv.layout import Mark, prefix_end
 from snapkv.store.core import Core

@@ -14,7 +14,7 @@ from snapkv.base.concurrency import Lock, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, perf_counter
 from snapkv.clock import SystemClock
-from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer, WatchedCommitter
+from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
 from snapkv.errors import (
     ClockSkewError,
     ClockWarning,
@@ -113,7 +113,7 @@ class Core(Reader):
         with self.lock:
             if self.made_committer is None:
                 own_clock = not self.engine.remote and type(self.clock.wall) is SystemClock
-                self.made_committer = (Committer if self.notify is None else WatchedCommitter)(
+                self.made_committer = Committer(
                     self.engine,
                     self.layout,
                     self.clock,

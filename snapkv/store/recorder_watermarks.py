@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from snapkv.engine.contract import Compare, Delete, Engine, Put, Range, Txn
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import Compare, Delete, Engine, OutcomeUnknown, Put, Range, Refused, Txn
 from snapkv.errors import (
     CorruptStoreError,
     EngineUnavailableError,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from snapkv.layout import Mark
-from snapkv.timeline.time_steps import Steps
+from snapkv.timeline.ring import StepFunction
 
 MARKS_MAX = 1 << 18
 """About 20 bytes each; when there are more, all are dropped."""
@@ -105,10 +105,10 @@ class Blocks:
             revisions += run.revisions
         return timestamps, revisions
 
-    def steps(self) -> Steps:
-        """Return the revisions of all times as steps; O(marks), no lock."""
+    def step_function(self) -> StepFunction:
+        """Return the revisions of all times; O(marks), no lock."""
         timestamps, revisions = self.copy()
-        return Steps(timestamps.tolist(), [0, *revisions])
+        return StepFunction(timestamps.tolist(), [0, *revisions])
 
     def find(self, timestamp: int) -> Mark | None:
         """Return the newest mark at or below `timestamp`, None if `revision_at` returns 0."""

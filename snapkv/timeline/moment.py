@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from snapkv.base.waiting import check_in_time
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import SCAN, KeyValue, Page, PageForm, Range, RangeResult
-from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import Mark
 from snapkv.timeline.lookup import kept_by

@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
 
 from snapkv.base.arguments import check_int
 from snapkv.layout import Mark
-from snapkv.timeline.time_steps import Steps
+
+
+class StepFunction(NamedTuple):
+    """The revisions of times: `revisions[i]` from `times[i - 1]` until before `times[i]`.
+
+    A revision is 0 where it is not known, for example before the first of the `times`. There is one
+    more revision than there are times.
+    """
+
+    times: list[int]
+    revisions: list[int]
+
+    def revisions_of(self, timestamps: Iterable[int]) -> list[int]:
+        """Return the revisions of some times, 0 where not known; O(log times) for each.
+
+        >>> StepFunction([10, 20], [0, 3, 4]).revisions_of([9, 10, 19, 20])
+        [0, 3, 3, 4]
+        """
+        at = map(partial(bisect_right, self.times), timestamps)
+        return list(map(self.revisions.__getitem__, at))
+
+    def after(self, older: StepFunction) -> StepFunction:
+        """Return an older step function followed by this one, which replaces what it overlaps.
+
+        >>> older = StepFunction([10, 15], [0, 3, 0])
+        >>> StepFunction([20], [0, 4]).after(older).revisions_of([9, 10, 15, 20])
+        [0, 3, 0, 4]
+        """
+        if not self.times:
+            return older
+        at = bisect_left(older.times, self.times[0])
+        revisions = [*older.revisions[: at + 1], *self.revisions[1:]]
+        return StepFunction([*older.times[:at], *self.times], revisions)
+
 
 RING_SLOTS = 1_024
 RING_SLOTS_MAX = 1 << 20
@@ -117,12 +153,12 @@ class Ring:
         revision = self._revisions[at]
         return revision if changes == self._changes else 0
 
-    def steps(self) -> Steps:
-        """Return the revisions of all times in the ring as steps; O(slots)."""
+    def step_function(self) -> StepFunction:
+        """Return the revisions of all times in the ring; O(slots)."""
         if not self._size:
-            return Steps([], [0])
+            return StepFunction([], [0])
         split, size, ended = self.min_pos, self._size, self._timestamps[self.max_pos] + 1
-        return Steps(
+        return StepFunction(
             [*self._timestamps[split:size], *self._timestamps[:split], ended],
             [0, *self._revisions[split:size], *self._revisions[:split], 0],
         )

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import ref
 
+from snapkv.base.waiting import check_in_time
 from snapkv.clock import Unmarked
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Engine, KeyValue, Range
-from snapkv.engine.replay import replayed
 from snapkv.errors import (
     CompactedError,
     StoreRestoredError,
 )
 from snapkv.hooks import Path
-from snapkv.layout import Mark, StampRecord
-from snapkv.timeline import many_times
+from snapkv.layout import Mark, StampRecord, stamp_of
+from snapkv.timeline.blocks import MARKS_MAX
 from snapkv.timeline.continuity import RESTORED, ContinuousWatcher
 from snapkv.timeline.moment import Moment, compaction_error
+from snapkv.timeline.ring import StepFunction
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP, mark_of
 from snapkv.timeline.tracker import RESTORES_MAX, Tracker
 from snapkv.times import TIMESTAMP_MAX
 
+SEARCH_MARKS = 256
+"""Reading so many consecutive marks costs about as much as one search."""
+COPIED_MAX = 16
+"""Copying so many marks of blocks costs about as much as one lookup in the blocks."""
+PAGE_MARKS = 4_096
+"""The most marks that are in memory at once while consecutive marks are read."""
+
+Answer = TypeVar("Answer")
+
 if TYPE_CHECKING:
-    from snapkv.timeline.arrays import Revisions, Timestamps
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Integers: TypeAlias = NDArray[np.integer[Any]]
+    Timestamps: TypeAlias = NDArray[np.uint64]
+    Revisions: TypeAlias = NDArray[np.int64]
 
 AHEAD_MAX = 1 << 59
 """Further above the newest mark (69 years) a number is looked at more closely."""
@@ -245,15 +262,86 @@ class Timeline:
                 ordinal = found[0].ordinal
                 yield found
 
+    # --- many times at once: the marks around them are read once, not by many searches ---
+
     def revisions_of(self, timestamps: Sequence[int]) -> list[int]:
-        """Return the revisions of the newest marks at or below some times; see `bulk`."""
-        return many_times.revisions_of(self, timestamps)
+        """Return the revisions of the newest marks at or below some times, in any order.
+
+        Times in the ring and in blocks cost no round trip. For the rest, the first and the last
+        time are searched for, and the times between them cost the cheaper of two: one watch over
+        the marks in between, or a search for each. In an embedded engine those marks are read in
+        pages.
+
+        Raises `CompactedError`, `StoreRestoredError`, `EngineUnavailableError`.
+        """
+
+        def answer() -> list[int]:
+            known, blocks = self.tracker.step_function(), self.tracker.lookup.blocks
+            if len(blocks) <= COPIED_MAX * len(timestamps) and (
+                not known.times or min(timestamps) < known.times[0]
+            ):
+                known = known.after(blocks.step_function())
+            found = known.revisions_of(timestamps)
+            if 0 not in found:
+                return found
+            pairs = list(zip(timestamps, found, strict=True))
+            rest = sorted({timestamp for timestamp, revision in pairs if not revision})
+            searched = dict(zip(rest, self._searched_for(rest), strict=True))
+            return [revision or searched[timestamp] for timestamp, revision in pairs]
+
+        return self._in_one_history(answer)
 
     def revisions_of_array(self, timestamps: Timestamps) -> Revisions:
         """Return the same for an array, as an array."""
-        from snapkv.timeline import arrays
+        import numpy as np
 
-        return arrays.revisions_of(self, timestamps)
+        def answer() -> Revisions:
+            times, revisions = self._known_arrays(timestamps)
+            found = revisions[np.searchsorted(times, timestamps, side="right")]
+            if not found.all():
+                unknown = found == 0
+                rest, inverse = np.unique(timestamps[unknown], return_inverse=True)
+                found[unknown] = np.array(self._searched_for(rest.tolist()), np.int64)[inverse]
+            return found
+
+        return self._in_one_history(answer)
+
+    def _known_arrays(self, timestamps: Timestamps) -> tuple[Timestamps, Revisions]:
+        """Return the known marks: the ring, and the blocks if a time is below the ring."""
+        import numpy as np
+
+        ring = self.tracker.step_function()
+        times, revisions = np.array(ring.times, np.uint64), np.array(ring.revisions, np.int64)
+        if len(times) and timestamps.min() >= times[0]:
+            return times, revisions
+        marks, shown = (
+            np.frombuffer(each, np.uint64) for each in self.tracker.lookup.blocks.copy()
+        )
+        below = np.searchsorted(marks, times[0]) if len(times) else len(marks)
+        in_force: Revisions = np.zeros(len(marks) + 1, np.int64)
+        in_force[1:] = shown
+        return (
+            np.concatenate((marks[:below], times)),
+            np.concatenate((in_force[: below + 1], revisions[1:])),
+        )
+
+    def _in_one_history(self, answer: Callable[[], Answer]) -> Answer:
+        """Return what `answer` returns; call it again if the engine was restored meanwhile."""
+        for _ in range(RESTORES_MAX):
+            epoch = self.tracker.continuity.epoch
+            with suppress(StoreRestoredError):
+                found = answer()
+                if epoch == self.tracker.continuity.epoch:
+                    return found
+        raise StoreRestoredError(RESTORED)
+
+    def _searched_for(self, timestamps: Sequence[int]) -> list[int]:
+        """Return the revisions of rising times; those in blocks need no search."""
+        blocks = self.tracker.lookup.blocks
+        pairs = [(timestamp, blocks.revision_at(timestamp)) for timestamp in timestamps]
+        unknown = [timestamp for timestamp, revision in pairs if not revision]
+        found = iter(_Search(self, unknown).run() if unknown else ())
+        return [revision or next(found) for _, revision in pairs]
 
     # --- which revisions show a commit's state: see `RevisionPolicy` ---
 
@@ -277,3 +365,89 @@ class Timeline:
         ):
             return None
         return self.tracker.after(mark)
+
+
+class _Search:
+    """Finds the revisions of distinct rising times."""
+
+    def __init__(self, line: Timeline, timestamps: Sequence[int]) -> None:
+        self._line, self._timestamps = line, timestamps
+        self._lookup = line.tracker.lookup
+        self._epoch = line.tracker.continuity.epoch
+        self._found = [0] * len(timestamps)
+
+    def run(self) -> list[int]:
+        """Find all of them."""
+        end = len(self._timestamps)
+        self._between(0, end, self._mark_of(0), self._mark_of(end - 1))
+        self._line.tracker.continuity.assure()
+        return self._found
+
+    def _mark_of(self, at: int) -> Mark:
+        mark = self._line.at(self._timestamps[at]).mark
+        self._found[at] = mark.revision
+        return mark
+
+    def _between(self, first: int, end: int, low: Mark, high: Mark) -> None:
+        """Find those in [first, end); `low` and `high` are the marks of the first and the last."""
+        count, marks = end - first, high.ordinal - low.ordinal
+        if marks <= 0:
+            self._found[first:end] = [low.revision] * count
+        elif count <= 2:
+            return
+        elif marks <= SEARCH_MARKS * count:
+            self._walk(first, end, low, high)
+        else:
+            middle = first + count // 2
+            mark = self._mark_of(middle)
+            self._between(first, middle + 1, low, mark)
+            self._between(middle, end, mark, high)
+
+    def _walk(self, first: int, end: int, low: Mark, high: Mark) -> None:
+        """Find those in [first, end) from all marks in [low, high]."""
+        wanted = self._timestamps[first:end]
+        found = [high.revision] * len(wanted)
+        runs = self._from_server if self._line.tracker.engine.remote else self._from_pages
+        keep = high.ordinal - low.ordinal < MARKS_MAX // 2
+        try:
+            for run in runs(low, high):
+                check_in_time()
+                times, revisions = [mark[0] for mark in run], [mark[1] for mark in run]
+                at, until = bisect_left(wanted, times[0]), bisect_left(wanted, times[-1])
+                shown = StepFunction(times, [0, *revisions])
+                found[at:until] = shown.revisions_of(wanted[at:until])
+                if keep:  # without the mark of the store's creation: it is not a commit
+                    start = 1 if run[0].ordinal == 1 else 0
+                    self._lookup.keep_block(
+                        run[start].ordinal, times[start:], revisions[start:], self._epoch
+                    )
+        except CompactedError:
+            raise compaction_error(self._line, wanted[0]) from None
+        self._found[first:end] = found
+
+    def _from_pages(self, low: Mark, high: Mark) -> Iterator[list[Mark]]:
+        """Yield runs of marks, the newest run first; the last of a run is the first of the next."""
+        engine, key, after = self._line.tracker.engine, self._line.tracker.key, high
+        while after.ordinal > low.ordinal:
+            limit = min(PAGE_MARKS, after.ordinal - low.ordinal)
+            page = engine.versions(key, after.revision - 1, limit)
+            if not page.values or page.version != after.ordinal - 1:
+                raise CompactedError(low.timestamp, None)
+            ordinals = range(page.version, 0, -1)
+            marks = zip(map(stamp_of, page.values), page.revisions, ordinals, strict=False)
+            run = [*map(Mark._make, marks)][::-1]
+            yield [*run, after]
+            after = run[0]
+
+    def _from_server(self, low: Mark, high: Mark) -> Iterator[list[Mark]]:
+        """Yield runs of marks, the oldest run first; the last of a run is the first of the next."""
+        run = [low]
+        for mark, _ in self._line.replay(low, high):
+            if mark.ordinal != run[-1].ordinal + 1:
+                raise CompactedError(low.timestamp, None)
+            run.append(mark)
+            if len(run) > PAGE_MARKS:
+                yield run
+                run = [mark]
+        if len(run) > 1:
+            yield run

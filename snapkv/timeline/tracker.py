@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from weakref import ref
 
 from snapkv.base.concurrency import here
@@ -31,11 +31,161 @@ from snapkv.layout import Mark
 from snapkv.timeline.continuity import RESTORED, Continuity, ContinuousWatcher
 from snapkv.timeline.lookup import Lookup
 from snapkv.timeline.paging import Listings
-from snapkv.timeline.ring import Ring
-from snapkv.timeline.ring_feed import Feed, is_in_question
+from snapkv.timeline.ring import Ring, StepFunction
 from snapkv.timeline.search import ORDINAL, TIMESTAMP, mark_of
-from snapkv.timeline.time_steps import Steps
-from snapkv.timeline.unmarked import UnmarkedReads
+
+# --- the feed: a watch that brings commits of other writers to the ring ---
+
+FEED_LAG_RINGS_MAX = 4
+"""The feed is started anew when it is more commits than this many rings behind."""
+FEED_LAG_REVISIONS_MAX = 65_536
+"""The same for revisions, most of which then belong to other stores."""
+
+
+class Feed:
+    """A watch over the timestamp key, drained by the lookups that need it: it has no thread.
+
+    `watch` opens it at a revision.
+    """
+
+    def __init__(self, watch: Callable[[int], ContinuousWatcher]) -> None:
+        self._watch = watch
+        self._watcher: ContinuousWatcher | None = None
+        self._ordinal = self._revision = 0  # how far it was drained
+        self.last: Mark | None = None
+        """The newest mark that it has brought."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the watch was started."""
+        return self._watcher is not None
+
+    def is_far_behind(self, newest: Mark, slots: int) -> bool:
+        """Return whether catching up costs more than starting again at the newest marks."""
+        return (
+            newest.ordinal - self._ordinal > FEED_LAG_RINGS_MAX * slots
+            or newest.revision - self._revision > FEED_LAG_REVISIONS_MAX
+        )
+
+    def start(self, revision: int, ordinal: int) -> None:
+        """Watch from a revision on, inclusive, which is that of the mark with that ordinal."""
+        self.stop()
+        self._ordinal, self._revision, self.last = ordinal, revision, None
+        self._watcher = self._watch(revision)
+
+    def stop(self) -> None:
+        """End the watch."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.close()
+
+    def drain(self) -> Iterator[Mark]:
+        """Yield the marks that have come, without waiting.
+
+        Raises `CompactedError` if compaction overtook the feed, `StoreRestoredError`, and any other
+        error that ended the watch.
+        """
+        watcher = self._watcher
+        while watcher is not None:
+            try:
+                batch = watcher.next(0)
+            except StoreClosedError:
+                if self._watcher is watcher:
+                    raise
+                return  # it was stopped meanwhile
+            if batch is None:
+                return
+            self._revision = batch.revision
+            for event in batch.events:
+                if not event.is_delete:
+                    mark = mark_of(event.kv)
+                    self._ordinal, self.last = mark.ordinal, mark
+                    yield mark
+            if not batch.events:
+                return
+
+
+# For example, the feed has received 30, with ordinal 4, and no lookup has taken it. Then the engine
+# is restored to 20, with ordinal 3. Another process commits 25 and 35. Now the feed is drained:
+#
+#     newest known     the feed brings   what happens
+#     20, ord. 3       30, ord. 4        30 is the witness; the next read finds 25 in its place
+#     35, ord. 5       30, ord. 4        it is behind: a read finds 25 in its place; not added
+#     25, ord. 4       30, ord. 4        another one in its place: the same
+def is_in_question(marks: Sequence[Mark], newest: Mark) -> bool:
+    """Return whether marks of the feed may belong to a history that the engine has lost.
+
+    The feed received the marks some time ago, perhaps before a restore that nothing has noticed.
+    Marks that end beyond the newest mark become the witness, so the next read checks them.
+    """
+    is_other = any(mark.ordinal == newest.ordinal and mark != newest for mark in marks)
+    return marks[-1].ordinal < newest.ordinal or is_other
+
+
+# --- point reads that may have shown commits whose marks are not known yet ---
+
+
+class UnmarkedReads:
+    """How far the point reads of a store went beyond the newest mark known; safe for threads.
+
+    The marks of the commits that they showed are at most the newest one. `catch_up` reads it.
+    Meanwhile the store is in `stores`, where commits on other stores find it.
+    """
+
+    def __init__(self, tracker: Tracker, stores: set[ref[Unmarked]] | None) -> None:
+        self.tracker, self.place = tracker, here().place
+        self.revision = 0
+        """The newest revision shown that is above the newest mark known; 0 for none."""
+        self._stores = set[ref[Unmarked]]() if stores is None else stores
+        self._ref: ref[Unmarked] = ref(self)
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self._lock = threading.Lock()
+
+    def note(self, header: Header, versions: Iterable[KeyValue | None]) -> None:
+        """Note the newest versions that a read has shown; an absent key may just be removed."""
+        shown = [header.revision if kv is None else kv.mod_revision for kv in versions]
+        revision = max(shown, default=0)
+        if revision <= self.tracker.shown[1]:
+            return
+        with self._lock:
+            self.revision = max(self.revision, revision)
+            self._stores.add(self._ref)
+
+    def settle(self) -> None:
+        """Forget what was noted if the newest mark known is at least as new."""
+        with self._lock:
+            if self.revision <= self.tracker.shown[1]:
+                self._forget()
+
+    def catch_up(self) -> None:
+        """Read the newest mark if that is needed; one round trip at most.
+
+        Tries only once: an engine that is away must not delay each commit on another one.
+        """
+        noted = self.revision
+        try:
+            if noted > self.tracker.shown[1]:
+                self.tracker.head()
+        finally:
+            with self._lock:
+                if self.revision == noted:  # else another read has shown more meanwhile
+                    self._forget()
+
+    def close(self) -> None:
+        """Forget what was noted: a closed store cannot be read."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.revision = 0
+        self._stores.discard(self._ref)
+
+
+# --- tracker ---
 
 RESTORES_MAX = 3
 """The most restores in a row that one lookup survives."""
@@ -340,10 +490,10 @@ class Tracker:
             marks = (self.ring.oldest, self.ring.newest, self.newest)
             return [mark for mark in marks if mark is not None]
 
-    def steps(self) -> Steps:
+    def step_function(self) -> StepFunction:
         """Return the revisions of the times in the ring, copied; no round trip."""
         with self._lock:
-            return self.ring.steps()
+            return self.ring.step_function()
 
     # --- the feed ---
 

@@ -1,7 +1,7 @@
 """Kit for views of other packages: bounded sources, versions, differences, events."""
 
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Event, KeyValue
-from snapkv.engine.replay import replayed
 from snapkv.reading.history import stamped
 from snapkv.ui.differences import Row, row
 from snapkv.ui.page_text import escaped

@@ -13,9 +13,9 @@ import snapkv
 import snapkv.aio
 from snapkv import CompactedError
 from snapkv.archive import state, writer
+from snapkv.engine import memory
 from snapkv.engine.etcd import scan
 from snapkv.engine.lmdb import walking
-from snapkv.engine.memory import engine as memory
 from snapkv.reading import history
 from snapkv.timeline import moment as moments
 

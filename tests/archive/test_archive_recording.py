@@ -14,8 +14,8 @@ from snapkv.archive.folder import Folder
 from snapkv.archive.objects import ObjectStore
 from snapkv.archive.publishing import existing
 from snapkv.copying import archive_target
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Range
-from snapkv.engine.replay import replayed
 from snapkv.errors import ArchiveError, CompactedError, EngineUnavailableError
 from snapkv.layout import prefix_end
 

@@ -2,7 +2,7 @@
 
 from store.wrapping import Wrapped
 
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown
 from snapkv.errors import EngineUnavailableError
 
 SETTLED = ("fine", "before", "after")

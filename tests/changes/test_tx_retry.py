@@ -9,7 +9,7 @@ from store.wrapping import wrap_engines
 
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, EditUnknownError
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown
 from snapkv.errors import EngineUnavailableError
 
 from .losing import CUT, Losing

@@ -14,8 +14,8 @@ import snapkv
 import snapkv.reading.history
 import snapkv.reading.log
 from snapkv.cli.commits import CommitFilter
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import WatchBatch
-from snapkv.engine.replay import replayed
 from snapkv.model import Commit
 from snapkv.times import PHYSICAL_MS_MAX
 

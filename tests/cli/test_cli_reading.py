@@ -7,8 +7,8 @@ import pytest
 from cli_runner import Cli
 
 import snapkv
+from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import WatchBatch
-from snapkv.engine.replay import replayed
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from store.engines import SHARED, write_raw
 import snapkv
 from snapkv import Ops, SpaceOps
 from snapkv.base.waiting import monotonic, pause
-from snapkv.committer.attribution import META_FACTS_MAX
+from snapkv.committer.operations import META_FACTS_MAX
 from snapkv.copying.import_prefix import import_prefix
 from snapkv.engine.contract import Put, Range
 from snapkv.layout import META_BYTES_MAX, StampRecord, pack_meta

@@ -8,7 +8,6 @@ import pytest
 
 from snapkv.clock import HybridClock, ManualClock
 from snapkv.committer import backoff as backoff_module
-from snapkv.committer import clock_lead as pace_module
 from snapkv.committer.backoff import (
     AGE_AFTER,
     AGE_FLIGHTS,
@@ -21,8 +20,8 @@ from snapkv.committer.backoff import (
     CLAIM_MS_MAX,
     CLAIM_STEPS_AFTER,
     Backoff,
+    FastestClock,
 )
-from snapkv.committer.clock_lead import Pace
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import StampRecord
 from snapkv.times import pack, physical_ms
@@ -36,12 +35,12 @@ OLD = KeyValue(b"ts", StampRecord(0).encode(), 1, 1, 1)
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [50.0]
     monkeypatch.setattr(backoff_module, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(pace_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(backoff_module, "monotonic", lambda: clock[0])
     return clock
 
 
 def begun() -> Backoff:
-    return Backoff(random.Random(1), Pace(5_000))
+    return Backoff(random.Random(1), FastestClock(5_000))
 
 
 def lose(

@@ -25,13 +25,13 @@ from snapkv.engine.contract import (
     Put,
     Range,
     RangeResult,
+    Refused,
     Txn,
     TxnResult,
     WatchBatch,
     Watcher,
     one_of,
 )
-from snapkv.engine.errors import Refused
 from snapkv.errors import SnapKVError, StoreClosedError
 
 WAIT_SECONDS_MAX = 20.0

@@ -20,7 +20,7 @@ from sampling import SOAK
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Engine, Txn
 from snapkv.engine.etcd import open_etcd
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 
 ENGINES: dict[str, Callable[[Path, Callable[[], str]], Engine]] = {
     # name: makes a new, empty engine from an unused name in a directory of the test, or from the

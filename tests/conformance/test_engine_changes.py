@@ -9,9 +9,9 @@ import pytest
 from conformance_driver import ALL, FIRST, Driver
 from sampling import SOAK, first_of
 
-from snapkv.engine.contract import Changes, Delete, Put, Replay
-from snapkv.engine.lmdb import LmdbEngine, change_scan
-from snapkv.engine.replay import replayed
+from snapkv.engine.bulk_reads import replayed
+from snapkv.engine.contract import ChangeColumns, Delete, Put, Replay
+from snapkv.engine.lmdb import LmdbEngine, columns
 from snapkv.engine.version_columns import BATCH_BYTES
 from snapkv.errors import CompactedError
 
@@ -25,7 +25,7 @@ def in_columns(
 ) -> list[tuple]:
     rows: list[tuple] = []
     for part in db.engine.changes(Replay(key, end, first, last, **options)):
-        assert isinstance(part, Changes)
+        assert isinstance(part, ChangeColumns)
         assert len(part.keys), "a part is never empty"
         columns = [column.to_pylist() for column in part if column is not None]
         assert not rows or rows[-1][2] < columns[2][0], "a part has whole revisions"
@@ -117,10 +117,10 @@ def test_what_compaction_left(db: Driver) -> None:
 @pytest.mark.parametrize("share", [0.0, 2.0], ids=["by a scan", "by seeks"])
 def test_both_ways_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     """A scan of records or seeks: the same, whatever share of the history is asked for."""
-    monkeypatch.setattr(change_scan, "SHARE_MIN", share)
-    monkeypatch.setattr(change_scan, "CHUNK_RECORDS", 7)  # chunks end within a key's versions
-    monkeypatch.setattr(change_scan, "CHUNK_RECORDS_FIRST", 3)
-    monkeypatch.setattr(change_scan, "CHANGES_ROWS", 5)
+    monkeypatch.setattr(columns, "SHARE_MIN", share)
+    monkeypatch.setattr(columns, "CHUNK_RECORDS", 7)  # chunks end within a key's versions
+    monkeypatch.setattr(columns, "CHUNK_RECORDS_FIRST", 3)
+    monkeypatch.setattr(columns, "CHANGES_ROWS", 5)
     for n, test in enumerate((test_what_compaction_left, test_keys_only, test_no_revisions)):
         db = Driver(LmdbEngine(tmp_path / f"{n}", durability="none"))
         test(db)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance_driver import WAIT_SECONDS_MAX, Driver, brief, take
 
-from snapkv.engine.contract import Compare, Delete, Op, Put, Target, Txn, TxnResult
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Compare, Delete, Op, Put, Refused, Target, Txn, TxnResult
 from snapkv.errors import SnapKVError
 
 

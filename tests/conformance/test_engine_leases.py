@@ -30,11 +30,11 @@ from snapkv.engine.contract import (
     KeyValue,
     Put,
     Range,
+    Refused,
     Target,
     Txn,
     WatchBatch,
 )
-from snapkv.engine.errors import Refused
 from snapkv.errors import InvalidOptionError, InvalidTypeError, LeaseNotFoundError
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.contract import Put, Range, Txn
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Put, Range, Refused, Txn
 from snapkv.errors import StoreClosedError
 
 

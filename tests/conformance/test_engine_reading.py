@@ -6,8 +6,8 @@ import pytest
 from cases import cases
 from conformance_driver import ALL, FIRST, Driver
 
+from snapkv.engine.bulk_reads import versions_of
 from snapkv.engine.contract import Delete, Put, Range, Versions
-from snapkv.engine.scanned import versions_of
 from snapkv.errors import CompactedError, FutureRevisionError
 
 AWKWARD = sorted(

@@ -17,11 +17,11 @@ from snapkv.engine.contract import (
     PutResult,
     Range,
     RangeResult,
+    Refused,
     Target,
     Txn,
     TxnResult,
 )
-from snapkv.engine.errors import Refused
 from snapkv.errors import CommitTooLargeError, SnapKVError
 
 

@@ -5,8 +5,7 @@ from store.wrapping import LosingOnce, Wrapped, wrap_engines
 
 from snapkv import CompactedError
 from snapkv.coordination.leader import Leader
-from snapkv.engine.contract import Put
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown, Put
 from snapkv.errors import EngineBusyError, EngineUnavailableError, NoSpaceError
 
 from .campaigns import LONG_S, WAIT_S, Campaign, standing, stood

@@ -9,8 +9,7 @@ from store.engines import write_raw
 from store.wrapping import Intruding, Wrapped, wrap_engines
 
 from snapkv import LiveChange
-from snapkv.engine.contract import Put, Range
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown, Put, Range
 from snapkv.errors import (
     CommitTooLargeError,
     EngineBusyError,

@@ -12,8 +12,7 @@ from snapkv import ConflictError, HeadAt, Ops, SpaceOps
 from snapkv.base.waiting import monotonic
 from snapkv.coordination.requests import SessionRecord
 from snapkv.coordination.session import SessionInfo
-from snapkv.engine.contract import Put, Range, Txn
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown, Put, Range, Txn
 from snapkv.errors import (
     CommitTooLargeError,
     EngineUnavailableError,

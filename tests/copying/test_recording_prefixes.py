@@ -9,8 +9,8 @@ from store.engines import write_raw
 
 import snapkv
 from snapkv import CompactedError, pack
+from snapkv.engine import memory
 from snapkv.engine.contract import Delete, Put
-from snapkv.engine.memory import engine as memory
 from snapkv.errors import ArchiveError, InvalidOptionError, StoreRestoredError
 
 from .targets import TARGETS, opened, target_url

@@ -12,10 +12,9 @@ from sampling import fewer_on_etcd
 import snapkv
 from snapkv.base.waiting import pause
 from snapkv.copying import store_commits, store_target
-from snapkv.engine.contract import Range
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown, Range
 from snapkv.engine.lmdb.engine import LmdbEngine
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import (
     ArchiveError,
     CommitTooLargeError,

@@ -25,7 +25,7 @@ import gc, os, signal, sys, threading, warnings
 from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import *
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import OutcomeUnknown, Refused
 from snapkv.errors import *
 
 path, args = sys.argv[1], sys.argv[2:]

@@ -14,7 +14,7 @@ from etcd_server import Certificates, EtcdServer, make_certificates
 
 import snapkv
 from snapkv.engine.etcd import open_etcd
-from snapkv.engine.etcd.address import endpoints_of
+from snapkv.engine.etcd.endpoint import endpoints_of
 from snapkv.engine.etcd.security import Login, Security
 from snapkv.errors import (
     EngineUnavailableError,

@@ -14,8 +14,7 @@ from etcd_engines import LOOSELY_S, Background, events_until, get, head, opened,
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
-from snapkv.engine.contract import Range
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import OutcomeUnknown, Range, Refused
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.connection import TRY_S
 from snapkv.errors import EngineUnavailableError, StoreClosedError

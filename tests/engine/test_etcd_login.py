@@ -28,10 +28,9 @@ from etcd_server import EtcdPool, EtcdProxy, EtcdServer, Gateway, enable_auth, e
 
 import snapkv
 from snapkv.base.waiting import pause
-from snapkv.engine.contract import Range
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Range, Refused
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.engine.etcd.address import is_loopback
+from snapkv.engine.etcd.endpoint import is_loopback
 from snapkv.errors import AccessDeniedError, ServerWarning
 
 pytestmark = pytest.mark.slow

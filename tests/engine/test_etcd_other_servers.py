@@ -19,8 +19,7 @@ from etcd_server import eventually
 
 import snapkv
 import snapkv.aio
-from snapkv.engine.contract import Range
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown, Range
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.errors import (
     AccessDeniedError,

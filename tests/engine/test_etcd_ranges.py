@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from snapkv.engine.contract import Put, Range, RangeResult, Txn
-from snapkv.engine.etcd.ranges import RangeSplitter
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.etcd.scan import RangeSplitter
+from snapkv.engine.memory import MemoryEngine
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,7 @@ from etcd_engines import get, head, opened, put, transact
 from etcd_server import EtcdServer, eventually
 
 import snapkv
-from snapkv.engine.contract import ALL_KEYS_END, Delete, Put, Range, Txn
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import ALL_KEYS_END, Delete, OutcomeUnknown, Put, Range, Refused, Txn
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.error_texts import (
     is_for_elsewhere,

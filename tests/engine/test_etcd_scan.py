@@ -14,7 +14,7 @@ from sampling import some
 from snapkv.engine.contract import ALL_KEYS_END, Put, Range, Txn
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.scan import PAGE_BYTES, PAGE_ROWS_MAX, PIECE_PAGES
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,6 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.clock import SystemClock
-from snapkv.engine.etcd import http as exchange
 from snapkv.engine.etcd import server as server_module
 from snapkv.engine.etcd.server import (
     ASK_AGAIN_S,
@@ -78,7 +77,7 @@ def fake() -> Iterator[Fake]:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The monotonic clock of the modules, to be set."""
     clock = [1_000.0]
-    monkeypatch.setattr(exchange, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(server_module, "monotonic", lambda: clock[0])
     monkeypatch.setattr(server_module, "monotonic", lambda: clock[0])
     return clock
 

@@ -16,10 +16,16 @@ from etcd_server.node import free_port
 
 import snapkv
 from snapkv.base.waiting import monotonic
-from snapkv.engine.etcd import http as exchange
 from snapkv.engine.etcd import server as server_module
-from snapkv.engine.etcd.http import EXCHANGE_S, TIMEOUT_S, fetch
-from snapkv.engine.etcd.server import OPENING_S, SAMPLE_AGAIN_S, Sample, Server
+from snapkv.engine.etcd.server import (
+    EXCHANGE_S,
+    OPENING_S,
+    SAMPLE_AGAIN_S,
+    TIMEOUT_S,
+    Sample,
+    Server,
+    fetch,
+)
 from snapkv.errors import ServerWarning, StoreClosedError
 
 pytestmark = pytest.mark.slow
@@ -98,7 +104,7 @@ def test_a_look_at_what_trickles_ends(trickling: Trickling) -> None:
 def test_an_answer_without_a_length_that_stalls_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(server_module, "TIMEOUT_S", 0.1)
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         ThreadPoolExecutor(1) as pool,
@@ -123,7 +129,7 @@ def test_a_name_that_is_never_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", hangs)
-    monkeypatch.setattr(exchange, "EXCHANGE_S", 0.2)
+    monkeypatch.setattr(server_module, "EXCHANGE_S", 0.2)
     began = monotonic()
     with pytest.raises(OSError, match="no complete answer"):
         fetch("nowhere.example:1", None, "/version")

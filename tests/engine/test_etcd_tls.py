@@ -13,7 +13,7 @@ from etcd_server import Certificates, EtcdServer, make_certificates
 import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.clock import SystemClock
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Refused
 from snapkv.engine.etcd.security import GRPC_ROOTS, system_authorities
 from snapkv.errors import EngineUnavailableError
 

@@ -12,7 +12,7 @@ from lmdb_words import ALL, FIRST, delete, get, head, keys, put, run_txn
 from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import Delete, Put, Range
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.engine.lmdb.compaction import BATCH_LOG_ENTRIES
+from snapkv.engine.lmdb.writing import BATCH_LOG_ENTRIES
 
 Opened = Callable[..., LmdbEngine]
 
@@ -112,9 +112,9 @@ def test_a_page_of_a_scan_holds_no_space(opened: Opened) -> None:
 
 COMPACTOR = """
 engine = LmdbEngine(path, durability="none")
-from snapkv.engine.lmdb import compaction
-compaction.BATCH_LOG_ENTRIES = 20
-compaction.BREATH_SECONDS = 1e-3
+from snapkv.engine.lmdb import writing
+writing.BATCH_LOG_ENTRIES = 20
+writing.BREATH_SECONDS = 1e-3
 say("ready")
 engine.compact(int(args[0]))
 say("done")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lmdb_words import ALL, FIRST, get, head, keys, put, run_txn
 
-from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Compare, Delete, Put, Range, Refused, Target, Txn
 from snapkv.engine.lmdb import LmdbEngine, records
 from snapkv.errors import CommitTooLargeError, CorruptStoreError, InvalidKeyError
 

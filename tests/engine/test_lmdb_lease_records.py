@@ -12,8 +12,7 @@ from lmdb_processes import run
 from lmdb_words import ALL, FIRST, get, keys, leased, put, run_txn
 
 from snapkv.base.waiting import boot_tag, monotonic, uptime_ns
-from snapkv.engine.contract import Delete, Range
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Delete, Range, Refused
 from snapkv.engine.lmdb import LmdbEngine, records
 from snapkv.errors import LeaseNotFoundError
 

@@ -13,8 +13,7 @@ from lmdb_words import ALL, FIRST, get, gone, head, keys, leased, put, run_txn
 from sampling import first_of
 
 from snapkv.base.waiting import monotonic
-from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Compare, Delete, Put, Range, Refused, Target, Txn
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import EngineBusyError, LeaseNotFoundError
 

@@ -9,8 +9,7 @@ from lmdb_words import get, put, run_txn
 
 from snapkv.base.waiting import uptime_ns
 from snapkv.engine.contract import Compare, KeyValue, Put, PutResult, Target, Txn
-from snapkv.engine.lmdb import LmdbEngine, leases, reading
-from snapkv.engine.lmdb import write_view as newest
+from snapkv.engine.lmdb import LmdbEngine, leases, reading, writing
 
 Opened = Callable[..., LmdbEngine]
 
@@ -26,7 +25,7 @@ def test_a_lease_may_end_between_the_peek_and_the_transaction(
     def prepare(peeked: KeyValue | None) -> Txn:
         assert peeked is not None
         later = uptime_ns() + 61 * 10**9
-        for module in (leases, newest):
+        for module in (leases, writing):
             monkeypatch.setattr(module, "uptime_ns", lambda: later)
         unchanged = Compare(b"k", Target.MOD, "=", peeked.mod_revision)
         return Txn((unchanged,), (Put(b"k", b"w", prev_kv=True),), ())

@@ -9,7 +9,7 @@ import pytest
 from lmdb_words import ALL, FIRST, delete, head, put, run_txn
 
 from snapkv.engine.contract import Put, Range
-from snapkv.engine.lmdb import LmdbEngine, ranges
+from snapkv.engine.lmdb import LmdbEngine, reading
 from snapkv.engine.lmdb.environment import Environment
 from snapkv.errors import CompactedError
 
@@ -39,7 +39,7 @@ def parts(engine: LmdbEngine, rows: int, key: bytes = FIRST, end: bytes = ALL) -
 def test_pieces_may_be_longer_than_what_one_transaction_walks_over(
     opened: Opened, rows: int, sizes: list[int]
 ) -> None:
-    assert ranges.STRIDE_RECORDS < 12_500
+    assert reading.STRIDE_RECORDS < 12_500
     engine = opened(durability="none")
     names = [b"k%06d" % i for i in range(25_000)]
     run_txn(engine, *(Put(name, b"v") for name in names))
@@ -57,7 +57,7 @@ def test_pieces_may_be_longer_than_what_one_transaction_walks_over(
 def test_a_keys_versions_are_in_one_piece(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, stride: int, rows: int
 ) -> None:
-    monkeypatch.setattr(ranges, "STRIDE_RECORDS", stride)
+    monkeypatch.setattr(reading, "STRIDE_RECORDS", stride)
     engine = opened(durability="none")
     names = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"b", b"k" * 501, b"\xff" * 501]
     for i in range(23):
@@ -83,7 +83,7 @@ def test_a_key_of_many_versions_makes_no_more_pieces(opened: Opened) -> None:
 def test_cutting_that_was_overtaken_by_compaction_says_so(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "STRIDE_RECORDS", 100)
+    monkeypatch.setattr(reading, "STRIDE_RECORDS", 100)
     engine = opened(durability="none")
     run_txn(engine, *(Put(b"k%03d" % i, b"v") for i in range(300)))
     past = head(engine)
@@ -96,5 +96,5 @@ def test_cutting_that_was_overtaken_by_compaction_says_so(
         return engine._env
 
     with pytest.raises(CompactedError) as caught:
-        ranges.pieces(env, FIRST, ALL, past, 150)
+        reading.pieces(env, FIRST, ALL, past, 150)
     assert (caught.value.requested, caught.value.earliest) == (past, newest)

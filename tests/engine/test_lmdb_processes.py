@@ -13,7 +13,7 @@ from lmdb_processes import Child
 from lmdb_words import ALL, FIRST, get, head, keys, put
 
 from snapkv.base.waiting import monotonic, pause
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Refused
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import EngineBusyError
 

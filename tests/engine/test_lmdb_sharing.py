@@ -13,8 +13,7 @@ from lmdb_processes import run
 from lmdb_words import get, head, keys, put
 
 from snapkv.base.waiting import monotonic
-from snapkv.engine.contract import KeyValue, Put, Txn
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import KeyValue, Put, Refused, Txn
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import EngineBusyError, InvalidOptionError, StoreClosedError, StoreNotFoundError
 

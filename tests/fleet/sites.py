@@ -13,9 +13,9 @@ from store.engines import START_MS, write_raw
 
 import snapkv
 from snapkv import ManualClock, pack
+from snapkv.engine import memory
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd.server import Server
-from snapkv.engine.memory import engine as memory
 from snapkv.location import open_engine
 
 WAIT_S = 20

@@ -10,9 +10,9 @@ import pytest
 from sampling import some
 
 from snapkv import CompactedError, MembersBehindError
+from snapkv.engine import memory
 from snapkv.engine.etcd import scan
 from snapkv.engine.lmdb import walking
-from snapkv.engine.memory import engine as memory
 from snapkv.errors import EngineUnavailableError, HistoryGapError
 from snapkv.fleet.late_members import Span
 from snapkv.fleet.merged_log import differences_in, logs

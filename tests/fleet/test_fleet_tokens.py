@@ -9,8 +9,8 @@ from store.wrapping import backup
 
 import snapkv
 from snapkv import MembersBehindError
-from snapkv.engine.memory import engine as memory
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine import memory
+from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import (
     InvalidOptionError,
     InvalidTypeError,

@@ -7,7 +7,7 @@ import pytest
 from store.wrapping import backup
 
 import snapkv
-from snapkv.engine.memory import engine as memory
+from snapkv.engine import memory
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,

@@ -7,8 +7,8 @@ from store.wrapping import backup
 
 import snapkv
 from snapkv import CompactedError
-from snapkv.engine.memory import engine as memory
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine import memory
+from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import SnapKVError, StoreClosedError, StoreRecreatedError, StoreRestoredError
 from snapkv.fleet import follower
 

@@ -34,7 +34,7 @@ LISTED = (
 )
 PROVISIONAL = (
     "snapkv.engine.contract",
-    "snapkv.engine.errors",
+    "snapkv.engine.contract",
     "cdcmeta.scheduler.transport.local",
     "cdcmeta.scheduler.transport.grpc_post",
 )

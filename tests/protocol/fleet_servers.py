@@ -18,7 +18,7 @@ import snapkv
 from snapkv import location
 from snapkv.base import waiting
 from snapkv.engine.contract import KeyValue, Pairs, Range, ReadResult, Txn, TxnResult, WatchBatch
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import StoreClosedError
 from snapkv.fleet import follower
 from snapkv.fleet.members import Members

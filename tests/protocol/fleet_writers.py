@@ -11,7 +11,7 @@ from fleet_plan import NAMES, Operation, Plan, Step, Streams
 from fleet_servers import RESTORE_S, Server, StillTime, copied
 
 import snapkv
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 
 
 @cache

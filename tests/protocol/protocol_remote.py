@@ -26,17 +26,18 @@ from snapkv.engine.contract import (
     GetResult,
     KeyValue,
     Limits,
+    OutcomeUnknown,
     Pairs,
     Piece,
     Range,
     ReadResult,
+    Refused,
     Txn,
     TxnResult,
     Versions,
     one_of,
 )
-from snapkv.engine.errors import OutcomeUnknown, Refused
-from snapkv.engine.memory.engine import LIMITS, MemoryEngine, MemoryWatcher
+from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
 from snapkv.errors import EngineUnavailableError, SnapKVError, StoreClosedError
 
 TS_KEY = b"default/sys/ts"
@@ -468,11 +469,10 @@ class VirtualTime:
 def patched_time(time: Any) -> Iterator[None]:
     """Let committer and time line see another time than the machine's."""
     from snapkv.committer import backoff, committer, queue, recovery
-    from snapkv.committer import clock_lead as pace
     from snapkv.timeline import continuity, tracker
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (committer, pace, backoff, recovery, queue, tracker, continuity):
+        for module in (committer, backoff, recovery, queue, tracker, continuity):
             patch.setattr(module, "monotonic", time.monotonic)
             if hasattr(module, "pause"):
                 patch.setattr(module, "pause", time.pause)

@@ -27,8 +27,15 @@ from protocol_remote import (
 
 import snapkv
 from snapkv.committer.queue import Call, CommitQueue
-from snapkv.engine.contract import KeyValue, Range, ReadResult, Txn, TxnResult
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import (
+    KeyValue,
+    OutcomeUnknown,
+    Range,
+    ReadResult,
+    Refused,
+    Txn,
+    TxnResult,
+)
 from snapkv.errors import EngineUnavailableError, NoSpaceError
 from snapkv.timeline import continuity
 

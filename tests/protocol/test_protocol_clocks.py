@@ -8,7 +8,6 @@ from protocol_remote import Network, delay
 from snapkv import ClockSkewError, ClockWarning, ManualClock
 from snapkv.clock import HybridClock
 from snapkv.committer import backoff as rounds
-from snapkv.committer import clock_lead as pace
 from snapkv.engine.contract import Range
 from snapkv.errors import InvalidTimeError
 from snapkv.layout import StampRecord
@@ -90,7 +89,6 @@ def test_timestamps_rise_while_clocks_go_back(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "monotonic", lambda: 50.0)  # flights that take no time
-    monkeypatch.setattr(pace, "monotonic", lambda: 50.0)
     clock = ManualClock(1_000)
     a, b = network.open("A", clock=clock), network.open("B", 900)
     told = []
@@ -183,8 +181,7 @@ def test_a_process_that_lost_a_round_follows_the_fastest_clock(
 ) -> None:
     """And its stamps say so: who loses to it learns of no clock faster than there is."""
     at = [50.0]
-    for module in (pace, rounds):
-        monkeypatch.setattr(module, "monotonic", lambda: at[0])
+    monkeypatch.setattr(rounds, "monotonic", lambda: at[0])
     fast, slow = network.open("A", NOW_MS + 50), network.open("B", NOW_MS)
     fast.save("k", b"1")
     assert physical_ms(slow.save("k", b"2")) == NOW_MS + 50, "it lost a round"
@@ -194,7 +191,7 @@ def test_a_process_that_lost_a_round_follows_the_fastest_clock(
     fast.save("k", b"4")
     fast._core.clock.wall.set(NOW_MS + 60)
     assert physical_ms(third.save("k", b"5")) == NOW_MS + 50, "the clock behind the stamp"
-    at[0] += pace.FORGET_S
+    at[0] += rounds.FORGET_S
     slow._core.clock.wall.set(NOW_MS + 1_000)
     assert physical_ms(slow.save("k", b"6")) == NOW_MS + 1_000, "its own clock again"
     assert newest_stamp(network).ahead == 0

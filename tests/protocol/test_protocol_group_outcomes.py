@@ -24,7 +24,7 @@ from snapkv import (
     Ops,
     Stamp,
 )
-from snapkv.engine.errors import Refused
+from snapkv.engine.contract import Refused
 from snapkv.errors import (
     InvalidOptionError,
     InvalidTypeError,

@@ -13,7 +13,7 @@ from snapkv import Absent, CommitTooLargeError
 from snapkv.committer.operations import compile_operations, covers, cut, merge, nest, overlap
 from snapkv.engine.caller_rules import op_bytes
 from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 from snapkv.layout import Layout
 
 ETCD = Limits(8 << 10, 1_536 << 10, request_bytes=1_536 << 10, ops_per_list=128)

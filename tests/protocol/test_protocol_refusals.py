@@ -19,7 +19,7 @@ from protocol_remote import (
 
 import snapkv
 from snapkv import Absent, CommitUnknownError
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown
 from snapkv.errors import NoSpaceError, StoreRecreatedError
 
 pytestmark = pytest.mark.usefixtures("time")

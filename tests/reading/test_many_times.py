@@ -25,7 +25,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.timeline import many_times
+from snapkv.timeline import timeline
 
 SLOTS = 16
 MILLISECOND = 1 << 18
@@ -69,8 +69,8 @@ def expected(line):
 @pytest.mark.long_after(2)
 @pytest.mark.parametrize("search_marks", [0, 1, 256])
 def test_each_is_answered_as_by_at(line, expected, monkeypatch, search_marks):
-    monkeypatch.setattr(many_times, "SEARCH_MARKS", search_marks)
-    monkeypatch.setattr(many_times, "PAGE_MARKS", 100)
+    monkeypatch.setattr(timeline, "SEARCH_MARKS", search_marks)
+    monkeypatch.setattr(timeline, "PAGE_MARKS", 100)
     times = line.times(random.Random(1), 300)
     random.Random(2).shuffle(times)
     revisions = expected(times)
@@ -241,7 +241,7 @@ def test_an_archive_has_what_compaction_takes_meanwhile(place, clock, tmp_path, 
         clock.advance(10_000)
     revisions = [writer.at(time).revision for time in stamps]
     recorder(writer, tmp_path / "archive").catch_up()
-    plain = many_times.revisions_of
+    plain = timeline.Timeline.revisions_of
     before = [stamps[100]]
 
     def compacted(*args):
@@ -250,7 +250,7 @@ def test_an_archive_has_what_compaction_takes_meanwhile(place, clock, tmp_path, 
         return plain(*args)
 
     with place.open(clock=clock, ring_slots=SLOTS, archive=str(tmp_path / "archive")) as store:
-        monkeypatch.setattr(many_times, "revisions_of", compacted)
+        monkeypatch.setattr(timeline.Timeline, "revisions_of", compacted)
         for times in (stamps, np.array(stamps)):
             assert list(store.revisions_at(times)) == revisions
     assert not before
@@ -265,14 +265,14 @@ def test_what_an_iterable_raises_is_its_own(store):
 
 
 def test_compaction_while_the_marks_are_read(place, clock, monkeypatch):
-    monkeypatch.setattr(many_times, "PAGE_MARKS", 10)
+    monkeypatch.setattr(timeline, "PAGE_MARKS", 10)
     writer = place.open(clock=clock, ring_slots=SLOTS)
     stamps = []
     for n in range(400):
         stamps.append(writer.save("k", b"%d" % n))
         clock.advance(10_000)
     store = place.open(clock=clock, ring_slots=SLOTS)
-    between = many_times._Search._between
+    between = timeline._Search._between
 
     searched = []
 
@@ -281,7 +281,7 @@ def test_compaction_while_the_marks_are_read(place, clock, monkeypatch):
         writer.compact(before=stamps[300])
         between(self, first, *args)
 
-    monkeypatch.setattr(many_times._Search, "_between", compacted)
+    monkeypatch.setattr(timeline._Search, "_between", compacted)
     with pytest.raises(CompactedError) as caught:
         store.revisions_at(stamps)
     # some are known: they were looked up before the compaction

@@ -10,9 +10,9 @@ from store.engines import ENGINES, Place
 from store.observed import WAIT_S, Cluster
 from store.wrapping import Wrapped, backup
 
-import snapkv.engine.replay
+import snapkv.engine.bulk_reads
 import snapkv.store.observe
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import (
     CompactedError,
     NotObservedError,
@@ -32,7 +32,7 @@ def exchangeable(request, clock, tmp_path, monkeypatch):
 
 
 def exchangeable_in(cluster, monkeypatch):
-    monkeypatch.setattr(snapkv.engine.replay, "REPLAY_WAIT_S", 0.5)
+    monkeypatch.setattr(snapkv.engine.bulk_reads, "REPLAY_WAIT_S", 0.5)
     engines = []
 
     def opened(url, **how):

@@ -18,10 +18,10 @@ import snapkv
 from snapkv import ManualClock
 from snapkv.archive import rows as row_groups
 from snapkv.archive import state, writer
-from snapkv.engine import replay, version_columns
+from snapkv.engine import bulk_reads, version_columns
 from snapkv.engine.contract import Put
 from snapkv.engine.etcd import scan
-from snapkv.engine.lmdb import range_columns
+from snapkv.engine.lmdb import columns
 from snapkv.spark import (
     SourceError,
     archived_tasks,
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.slow
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 SHORT = [
-    (replay, "CHANGES_ROWS"),
+    (bulk_reads, "CHANGES_ROWS"),
     (version_columns, "BATCH_ROWS"),
     (scan, "PAGE_ROWS_FIRST"),
     (scan, "PAGE_ROWS_MAX"),
-    (range_columns, "CHUNK_RECORDS"),
-    (range_columns, "CHUNK_RECORDS_FIRST"),
+    (columns, "CHUNK_RECORDS"),
+    (columns, "CHUNK_RECORDS_FIRST"),
 ]
 """What ends a page: the most rows of one."""
 SNAPSHOT = "key,value,create_version,mod_version,key_version"

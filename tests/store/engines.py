@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from etcd_server import shared_pool
 
 import snapkv
+from snapkv.engine import memory
 from snapkv.engine.contract import Delete, Put, Range, Txn
 from snapkv.engine.etcd.server import Server
-from snapkv.engine.memory import engine as memory
 from snapkv.errors import StoreClosedError
 from snapkv.location import open_engine
 

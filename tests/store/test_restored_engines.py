@@ -3,14 +3,14 @@
 import pytest
 
 import snapkv
-import snapkv.engine.replay
+import snapkv.engine.bulk_reads
 import snapkv.store.observe
 import snapkv.store.open
 import snapkv.timeline.continuity
 import snapkv.timeline.timeline
 from snapkv import CompactedError
 from snapkv.engine.contract import Delete
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import AccessDeniedError, StoreRecreatedError, StoreRestoredError
 
 from .engines import EMBEDDED, write_raw
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", EMBEDDED, indir
 @pytest.fixture
 def exchangeable(monkeypatch, place, clock):
     """A store with ten commits, and its engine, of which the inside can be exchanged."""
-    monkeypatch.setattr(snapkv.engine.replay, "REPLAY_WAIT_S", 0.5)
+    monkeypatch.setattr(snapkv.engine.bulk_reads, "REPLAY_WAIT_S", 0.5)
     engines = wrap_engines(monkeypatch, Wrapped)
     store = place.open(clock=clock)
     stamps = []

@@ -8,7 +8,7 @@ import pytest
 from cases import cases
 
 from snapkv import Absent, AtRevision, CommitUnknownError, ConflictError
-from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.contract import OutcomeUnknown
 from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,

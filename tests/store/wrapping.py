@@ -6,9 +6,17 @@ from collections import Counter
 from time import sleep as pause
 
 import snapkv.store.open
-from snapkv.engine.contract import ALL_KEYS_END, Delete, Pairs, Put, Range, Txn, one_of
-from snapkv.engine.errors import OutcomeUnknown
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.contract import (
+    ALL_KEYS_END,
+    Delete,
+    OutcomeUnknown,
+    Pairs,
+    Put,
+    Range,
+    Txn,
+    one_of,
+)
+from snapkv.engine.memory import MemoryEngine
 from snapkv.location import open_engine
 from snapkv.timeline import continuity
 

@@ -11,7 +11,7 @@ from chains import circle_of
 import snapkv
 from snapkv import errors
 from snapkv.base import files
-from snapkv.engine import errors as engine_errors
+from snapkv.engine import contract
 from snapkv.errors import SnapKVError
 
 GUARD = snapkv.Absent("k")
@@ -44,7 +44,7 @@ KEYWORDS = {
 
 CLASSES = [
     cls
-    for module in (errors, engine_errors)
+    for module in (errors, contract)
     for _, cls in inspect.getmembers(module, inspect.isclass)
     if issubclass(cls, SnapKVError) and cls.__module__ == module.__name__ and cls is not SnapKVError
 ]
@@ -163,8 +163,8 @@ def test_the_reason_of_a_refusal_is_raised_without_a_circle(has_cause):
 
     def refused():
         try:
-            raise engine_errors.Refused(reason) from (engine_error if has_cause else reason)
-        except engine_errors.Refused as e:
+            raise contract.Refused(reason) from (engine_error if has_cause else reason)
+        except contract.Refused as e:
             e.reraise()
 
     with pytest.raises(errors.NoSpaceError) as caught:
@@ -180,15 +180,15 @@ def test_an_unknown_outcome_without_a_cause_is_raised_itself():
     def raised(error):
         try:
             raise error
-        except engine_errors.OutcomeUnknown as e:
+        except contract.OutcomeUnknown as e:
             e.reraise()
 
-    unknown = engine_errors.OutcomeUnknown("lost", retry=False)
-    with pytest.raises(engine_errors.OutcomeUnknown) as caught:
+    unknown = contract.OutcomeUnknown("lost", retry=False)
+    with pytest.raises(contract.OutcomeUnknown) as caught:
         raised(unknown)
     assert (caught.value, unknown.__cause__) == (unknown, None)
     with pytest.raises(errors.NoSpaceError) as caught:
-        raised(engine_errors.OutcomeUnknown("lost", retry=False, cause=cause))
+        raised(contract.OutcomeUnknown("lost", retry=False, cause=cause))
     assert caught.value is cause
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import snapkv
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.git import Clone, TourError
-from snapkv.engine.contract import Delete, Txn
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import Delete, OutcomeUnknown, Refused, Txn
 from snapkv.engine.lmdb.directory import DATA_FILE, READERS_FILE
 from snapkv.engine.lmdb.lock import LOCK_FILE
 from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError, StoreNotFoundError

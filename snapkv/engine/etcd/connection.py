@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from snapkv.base.concurrency import here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, check_in_time, monotonic, pause
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import OutcomeUnknown, Refused
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.endpoint import AnyStream, Endpoint
 from snapkv.engine.etcd.error_texts import (

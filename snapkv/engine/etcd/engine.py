@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from snapkv.base.arguments import check_int
 from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
-from snapkv.base.waiting import monotonic
+from snapkv.base.waiting import bounded, monotonic
+from snapkv.engine.bulk_reads import BulkReads, versions_of
 from snapkv.engine.caller_rules import (
     blamed,
     check_distinct,
     check_limits,
     check_piece_rows,
+    is_id,
     one_by_one,
     shown_key,
+    ttl_ns_of,
 )
 from snapkv.engine.contract import (
-    Changes,
     Columns,
     GetResult,
     KeyValue,
@@ -32,19 +34,16 @@ from snapkv.engine.contract import (
     Range,
     RangeResult,
     ReadResult,
-    Replay,
+    Refused,
     Txn,
     TxnResult,
     Versions,
     one_of,
 )
-from snapkv.engine.errors import Refused
 from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.address import endpoints_of
-from snapkv.engine.etcd.compaction import CompactionPoint
-from snapkv.engine.etcd.connection import Connection, OnFailover
-from snapkv.engine.etcd.endpoint import Endpoint
+from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, Connection, OnFailover
+from snapkv.engine.etcd.endpoint import AnyStream, Endpoint, endpoints_of, warn_of_plain_password
 from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
 from snapkv.engine.etcd.grpc_client import (
     COMPACT,
@@ -54,19 +53,17 @@ from snapkv.engine.etcd.grpc_client import (
     REVOKE,
     TXN,
     CallFailed,
+    ended_watch,
 )
 from snapkv.engine.etcd.point_reads import PointReads
-from snapkv.engine.etcd.ranges import RangeSplitter
-from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, Scan
-from snapkv.engine.etcd.security import Login, Security, warn_of_plain_password
+from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, RangeSplitter, Scan
+from snapkv.engine.etcd.security import Login, Security
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
-from snapkv.engine.leases import is_id, ttl_ns_of
-from snapkv.engine.replay import changes
-from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
     CommitTooLargeError,
     CompactedError,
+    EngineUnavailableError,
     FutureRevisionError,
     InvalidKeyError,
     LeaseNotFoundError,
@@ -74,6 +71,97 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
+
+# --- the compacted revision: etcd has no call for it, but two whose answers show it ---
+
+
+class CompactionPoint:
+    """The compacted revision, found without an administrator's rights.
+
+    While the compacted revision stays the same, two reads confirm it: one at it, one before it.
+    After it has moved, a watch from there finds the new one: the server cancels the watch with the
+    answer. The reads come first, because a watch on readable history makes the server search it.
+
+    A remembered revision is always confirmed: a cluster that was restored from a backup may have
+    more history than before.
+    """
+
+    def __init__(self, connection: Connection, home: bytes) -> None:
+        self._connection, self._home = connection, home
+        self._known = 0
+
+    def find(self, timeout: float | None = None) -> int:
+        """Return the compacted revision, 0 when nothing ever was; 1 to 3 round trips.
+
+        Raises `EngineUnavailableError` after `timeout` seconds.
+        """
+        bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
+        deadline, point, confirmed = monotonic() + bound_s, self._known, False
+        while True:
+            if self._is_compacted(point or 1, deadline):
+                point, confirmed = self._from_watch(point or 1, deadline), True
+            elif point <= 1 or confirmed or self._is_compacted(point - 1, deadline):
+                self._known = point
+                return point
+            else:
+                point = 0  # the revision before it can be read: the engine went back in time
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(
+                    f"the compacted revision changed at each look for {bound_s:g} s"
+                )
+
+    def _is_compacted(self, revision: int, deadline: float) -> bool:
+        """Return whether a revision was compacted; False for one in the future."""
+        request = pb.RangeRequest(key=self._home, revision=revision, count_only=True)
+        try:
+            self._connection.read(RANGE, request, max(0.001, deadline - monotonic()))
+        except CallFailed as e:
+            return e.text.startswith(COMPACTED)
+        return False
+
+    def _from_watch(self, revision: int, deadline: float) -> int:
+        """Return the compacted revision that the server sends when it cancels a watch."""
+        create = pb.WatchCreateRequest(key=self._home, start_revision=revision)
+        request, tries = pb.WatchRequest(create_request=create), 0
+        while True:
+            try:
+                found = self._asked(request, min(TRY_S, max(0.001, deadline - monotonic())))
+            except CallFailed as e:
+                failure = e
+            else:
+                return found
+            tries += 1
+            self._connection.wait_before(tries, deadline)
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(
+                    f"the server did not return its compacted revision: {failure}"
+                ) from failure
+
+    def _asked(self, request: pb.WatchRequest, timeout: float) -> int:
+        open_watch = self._connection.watch(request, timeout)
+        try:
+            found = _compacted_in(open_watch.stream)
+        except CallFailed as e:
+            self._connection.broken(open_watch, e, renew=False)
+            open_watch.stream.cancel()
+            raise
+        except BaseException:  # to cancel takes a lock that this may have left taken
+            open_watch.endpoint.interrupted(open_watch.stream)
+            raise
+        open_watch.stream.cancel()  # now: what gRPC's thread ends later may hang the process's end
+        return found
+
+
+def _compacted_in(stream: AnyStream) -> int:
+    for answer in stream:
+        if answer.compact_revision:
+            return answer.compact_revision
+        if answer.canceled:
+            raise ended_watch(answer.cancel_reason)
+    raise CallFailed("UNAVAILABLE", "the stream ended")
+
+
+# --- engine ---
 
 KEY_BYTES_MAX = 64 << 10
 OPS_MAX = 128
@@ -83,7 +171,7 @@ REQUEST_BYTES_MAX = 1_572_864
 """The server's default of --max-request-bytes."""
 
 
-class EtcdEngine(Scanned):
+class EtcdEngine(BulkReads):
     """Metadata in an etcd cluster; safe for threads and forks.
 
     `home` is a key that the user may read: the engine's own requests read it.
@@ -354,10 +442,6 @@ class EtcdEngine(Scanned):
         if closed:  # by another thread, just now
             watcher.close()
         return watcher
-
-    def changes(self, wanted: Replay) -> Iterator[Changes]:
-        """Yield the events of a watch as columns."""
-        return changes(self, wanted)
 
     # --- compaction ---
 

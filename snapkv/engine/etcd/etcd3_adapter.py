@@ -6,10 +6,10 @@ from typing import Any
 
 from snapkv.base.arguments import check_int
 from snapkv.engine.etcd.connection import Connection
-from snapkv.engine.etcd.endpoint import Endpoint
+from snapkv.engine.etcd.endpoint import Endpoint, warn_of_plain_password
 from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine
 from snapkv.engine.etcd.grpc_client import Channel
-from snapkv.engine.etcd.security import Login, warn_of_plain_password
+from snapkv.engine.etcd.security import Login
 from snapkv.engine.etcd.server import Server
 from snapkv.errors import EngineUnavailableError, InvalidTypeError
 

@@ -3,16 +3,172 @@
 So a range of more than a few pages is cut, and no page counts more keys than are in a few pages.
 Measured: 1.4 to 2 times the speed of pieces of 10,000 keys in pages of 5,000, and about that of one
 unsplit range.
+
+Ranges are cut into pieces of about equal size by counting. etcd counts 3 to 8 million keys a
+second, but an empty range in 5 us. So most counted ranges should be empty, and a key is counted
+again only when its piece is too large. A path says what to count: a key of the range, or of the
+range before it, because neighbouring keys mostly look alike. At each byte of the path, the keys
+divide into keys that continue along the path and keys with another byte, the siblings; all siblings
+of a path are disjoint. Measured: 1,000,000 keys into pieces of 50,000 in 0.3 s, twice what it takes
+to count them, into pieces of 10,000 in 0.5 s; keys of few and long directories are counted up to
+seven times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from snapkv.engine.contract import Piece, Range
+from snapkv.engine.contract import ALL_KEYS_END, Piece, Range, RangeResult
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.error_texts import OversizedAnswerError
-from snapkv.engine.etcd.ranges import Ask, RangeSplitter
+from snapkv.layout import prefix_end
+
+Ask = Callable[[Sequence[Range]], list[RangeResult]]
+"""Answers ranges in as few round trips as the server allows."""
+
+SAMPLE_ROWS = 16
+"""Rows that are read to find a path; also, keys that are prefixes of other keys would be cut off
+one by one."""
+RANGES_MIN = 128
+"""The fewest ranges of siblings that one request counts, for several bytes of a path."""
+FINE_RANGES_MAX = 512
+"""After so many ranges each byte of a path gets two ranges only; after twice as many, several
+bytes together do."""
+DIGITS, HEX_EDGES = b"0123456789", b"0123456789:ABCDEFGabcdefg"
+TEXT, TEXT_EDGES = bytes(range(0x20, 0x80)), bytes(range(0x20, 0x81))
+ALL_EDGES = bytes(range(0x100))
+"""Siblings of the same kind as the byte of the path get a range each, the rest share ranges."""
+
+
+class RangeSplitter:
+    """Cuts ranges at one revision into pieces of about `rows` keys, at most twice that."""
+
+    def __init__(self, ask: Ask, revision: int, rows: int) -> None:
+        self._ask, self._revision, self._rows = ask, revision, rows
+
+    def pieces(self, key: bytes, range_end: bytes) -> list[Piece]:
+        """Split a range; an empty one gives no pieces."""
+        return self._cut(self._sampled(key, range_end), key, range_end)
+
+    def counted(self, piece: Piece, path: bytes) -> list[Piece]:
+        """Split a range whose size is known, along a path; a small one stays whole."""
+        return self._cut([(piece, path)], piece.key, piece.range_end)
+
+    def _cut(self, todo: list[tuple[Piece, bytes]], key: bytes, range_end: bytes) -> list[Piece]:
+        done: list[Piece] = []
+        while todo:
+            piece, path = todo.pop()
+            if not self._too_large(piece.rows):
+                done.append(piece)
+                continue
+            for part in self._parted(piece, path):
+                if self._too_large(part.rows) and 2 * part.rows > piece.rows:
+                    todo += self._sampled(part.key, part.range_end)
+                else:
+                    todo.append((part, part.key + path[len(part.key) :]))
+        return self._joined(sorted(done), key, range_end)
+
+    def _too_large(self, rows: int) -> bool:
+        return rows > 2 * self._rows
+
+    def _sampled(self, key: bytes, range_end: bytes) -> list[tuple[Piece, bytes]]:
+        """Return the first keys of a range, and the rest with the path that they show."""
+        limit = min(SAMPLE_ROWS, self._rows)
+        page = self._ask([Range(key, range_end, self._revision, limit, keys_only=True)])[0]
+        if not self._too_large(page.count):
+            return [(Piece(key, range_end, page.count), key)] if page.count else []
+        path = page.kvs[-1].key
+        seen, rest = len(page.kvs), page.count - len(page.kvs)
+        behind = path + b"\0"
+        return [(Piece(key, behind, seen), path), (Piece(behind, range_end, rest), path)]
+
+    def _parted(self, piece: Piece, path: bytes) -> list[Piece]:
+        """Return the parts of a piece along a path, down to where what is left is small enough."""
+        parts: list[Piece] = []
+        left, reached = piece.rows, b""
+        for along, spans in _steps(path, piece):
+            wanted = [Range(*span, self._revision, count_only=True) for span in spans]
+            counts = [result.count for result in self._ask(wanted)]
+            parts += [Piece(*span, n) for span, n in zip(spans, counts, strict=True) if n]
+            left, reached = left - sum(counts), along
+            if not self._too_large(left):
+                break
+        if left:
+            end = _lower_end(prefix_end(reached), piece.range_end)
+            parts.append(Piece(max(reached, piece.key), end, left))
+        return parts
+
+    def _joined(self, parts: list[Piece], key: bytes, range_end: bytes) -> list[Piece]:
+        """Return pieces without gaps of parts in order; what lies between them is empty."""
+        joined: list[Piece] = []
+        for part in parts:
+            if joined and self._takes(joined[-1].rows, part.rows):
+                joined[-1] = joined[-1]._replace(rows=joined[-1].rows + part.rows)
+            else:
+                joined.append(part)
+        bounds = [key, *(part.key for part in joined[1:]), range_end]
+        sizes = (part.rows for part in joined)
+        return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
+
+    def _takes(self, rows: int, more: int) -> bool:
+        """Return whether a piece of `rows` keys takes `more`; one of very few keys may grow large.
+
+        Otherwise the few keys of a sample would be a piece alone, before one that is nearly too
+        large.
+        """
+        both = rows + more
+        return both <= self._rows or (rows <= self._rows // 8 and not self._too_large(both))
+
+
+def _steps(path: bytes, piece: Piece) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
+    """Yield a prefix of a path, and the ranges of siblings up to there."""
+    length, stride, asked = 0, 1, 0
+    spans: list[tuple[bytes, bytes]] = []
+    while length < len(path):
+        shared, length = path[:length], min(length + stride, len(path))
+        spans += _siblings(shared, path[:length], piece, fine=asked < FINE_RANGES_MAX)
+        if len(spans) >= RANGES_MIN or length == len(path):
+            yield path[:length], spans
+            asked, spans = asked + len(spans), []
+        if asked >= 2 * FINE_RANGES_MAX:
+            stride *= 2
+
+
+def _siblings(
+    shared: bytes, along: bytes, piece: Piece, *, fine: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield what of a piece begins with `shared`, but not with `along`, which is longer.
+
+    The key `shared` itself is in the first range. Unless `fine` there are two at most.
+    """
+    if along <= piece.key and piece.range_end == _lower_end(prefix_end(along), piece.range_end):
+        return
+    behind = prefix_end(along)
+    starts = {shared or b"\0", along}  # no key is empty, and a range up to b"\0" has no end
+    if fine:
+        starts.update(shared + bytes([edge]) for edge in _edges(along[-1]))
+    elif behind.startswith(shared):
+        starts.add(behind)
+    ordered = sorted(starts)
+    for start, end in zip(ordered, [*ordered[1:], prefix_end(shared)], strict=True):
+        first, beyond = max(start, piece.key), _lower_end(end, piece.range_end)
+        if start != along and (beyond == ALL_KEYS_END or first < beyond):
+            yield first, beyond
+
+
+def _edges(byte: int) -> bytes:
+    """Return the bytes at which the ranges of siblings of `byte` begin."""
+    return HEX_EDGES if byte in DIGITS else TEXT_EDGES if byte in TEXT else ALL_EDGES
+
+
+def _lower_end(one: bytes, other: bytes) -> bytes:
+    """Return the lower of two ends of ranges."""
+    if ALL_KEYS_END in (one, other):
+        return other if one == ALL_KEYS_END else one
+    return min(one, other)
+
+
+# --- scans ---
 
 PAGE_ROWS_UNKNOWN = 4
 """The first page of all: the values may be of the largest size."""
@@ -21,7 +177,7 @@ PAGE_ROWS_MAX = 20_000
 """For small rows, which take about 350 bytes more each as objects; larger pages are as slow."""
 PAGE_BYTES = 4 << 20
 """The intended size of a page: its number of rows follows from the sizes of earlier rows."""
-SAMPLE_ROWS = 256
+WEIGHED_ROWS = 256
 """Rows of a page that are weighed, at even distances."""
 GROWTH_MAX = 64
 PIECE_PAGES = 2
@@ -41,7 +197,7 @@ class PageSize:
 
     def fitting(self, page: Sequence[pb.KeyValue]) -> int:
         """Return how many rows like the rows of this page fit into one page."""
-        some = page[:: len(page) // SAMPLE_ROWS + 1]
+        some = page[:: len(page) // WEIGHED_ROWS + 1]
         row_bytes = sum(len(kv.key) + len(kv.value) for kv in some) // len(some) + 32
         return min(PAGE_ROWS_MAX, max(1, self.page_bytes // row_bytes))
 

@@ -6,17 +6,14 @@ import contextlib
 import os
 import re
 import ssl
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from snapkv.base.arguments import check_bool, check_text, wrong_type
-from snapkv.engine.etcd.address import is_loopback
 from snapkv.errors import (
     InvalidOptionError,
-    ServerWarning,
 )
 
 # --- the certificate authorities that the system trusts, for gRPC, which has its own ---
@@ -171,18 +168,6 @@ class Login:
         if not (_is_text(user) and _is_text(password)):
             raise InvalidOptionError("user and password must be valid UTF-8")
         return cls(user, password)
-
-
-def warn_of_plain_password(addresses: Iterable[str], login: Login | None, *, tls: bool) -> None:
-    """Warn of a password that goes beyond this machine without TLS, once for all endpoints."""
-    beyond = [address for address in addresses if not is_loopback(address)]
-    if login is not None and beyond and not tls:
-        warnings.warn(
-            f"the password of user {login.user!r} is sent to {', '.join(beyond)} without TLS, "
-            f"so that it can be read on the way: give tls=True, or ca_cert= ({CA_VARIABLE})",
-            ServerWarning,
-            stacklevel=6,
-        )
 
 
 def _is_text(text: str) -> bool:

@@ -1,12 +1,12 @@
 """The lmdb engine: one directory, durable, shared by processes of one machine.
 
 The modules, from the bottom up: `client` imports the third-party client; `records` defines the
-stored bytes; `directory` inspects a path before it is opened; `access` counts this process's
-running transactions; `lock` admits one writer at a time; a `Transaction` is one of LMDB's, between
-`with` and its end, with its `Leases`; an `Environment` is one open directory, and the `registry`
-shares it among all engines of this process that open the same path. `reading`, `write_view` (the
-state that a write transaction sees and changes), `writing`, `lease_writes`, `watcher`,
-`compaction`, `backup` and `check` work on an environment; `LmdbEngine` puts them together.
+stored bytes; `lock` admits one writer at a time, and counts this process's running transactions;
+`directory` inspects a path before it is opened; an `Environment` is one open directory, a
+`Transaction` one of LMDB's on it, between `with` and its end; the `registry` shares environments
+among all engines of this process that open the same path. `reading`, `columns`, `writing` (which
+also ends leases and compacts), `watcher` and `integrity` work on an environment; `LmdbEngine` puts
+them together.
 
 Caveats:
 

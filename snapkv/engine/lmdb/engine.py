@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +13,7 @@ from snapkv.base.arguments import check_int
 from snapkv.base.waiting import bounded
 from snapkv.clock import SystemClock
 from snapkv.engine.contract import (
-    Changes,
+    ChangeColumns,
     Columns,
     GetResult,
     KeyValue,
@@ -27,22 +29,13 @@ from snapkv.engine.contract import (
     Versions,
     one_of,
 )
-from snapkv.engine.lmdb import (
-    backup,
-    compaction,
-    integrity,
-    lease_writes,
-    ranges,
-    reading,
-    records,
-    registry,
-    writing,
-)
+from snapkv.engine.lmdb import client, directory, integrity, reading, records, registry, writing
 from snapkv.engine.lmdb.environment import Environment, Options
 from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.watcher import LmdbWatcher
 from snapkv.errors import (
     EngineBusyError,
+    InvalidFileError,
     InvalidOptionError,
     NoSpaceError,
     ReadOnlyError,
@@ -127,7 +120,7 @@ class LmdbEngine:
         env = self._env
         while (found := reading.read(env, ranges)) is None:
             try:
-                lease_writes.expire_due(env, min(EXPIRE_SECONDS_MAX, _wait(timeout)))
+                writing.expire_due(env, min(EXPIRE_SECONDS_MAX, _wait(timeout)))
             except (EngineBusyError, NoSpaceError):
                 return reading.read_around(env, ranges)
         return found
@@ -155,13 +148,13 @@ class LmdbEngine:
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
         """Yield chunks of up to 8 MiB, in half of the time that `scan` takes."""
-        from snapkv.engine.lmdb import range_columns
+        from snapkv.engine.lmdb import columns
 
-        return range_columns.columns(lambda: self._env, key, range_end, revision, keys_only)
+        return columns.columns(lambda: self._env, key, range_end, revision, keys_only)
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range by its records, all versions counted; 0.1 us for each."""
-        return ranges.pieces(lambda: self._env, key, range_end, revision, rows)
+        return reading.pieces(lambda: self._env, key, range_end, revision, rows)
 
     # --- writing ---
 
@@ -191,15 +184,15 @@ class LmdbEngine:
         leases cannot open it from then on. Raises `InvalidTypeError` or `InvalidOptionError` for
         a bad `ttl_s`, `EngineBusyError` when the write lock stays taken for `timeout` seconds.
         """
-        return lease_writes.grant(self._writable(), ttl_s, _wait(timeout))
+        return writing.grant(self._writable(), ttl_s, _wait(timeout))
 
     def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
         """Restart a lease's time: one durable commit, O(log leases)."""
-        return lease_writes.keep_alive(self._writable(), lease, _wait(timeout))
+        return writing.keep_alive(self._writable(), lease, _wait(timeout))
 
     def revoke(self, lease: int, *, timeout: float | None = None) -> None:
         """End a lease and remove its keys, in one revision if it has any."""
-        lease_writes.revoke(self._writable(), lease, _wait(timeout))
+        writing.revoke(self._writable(), lease, _wait(timeout))
 
     def _writable(self) -> Environment:
         env = self._env
@@ -213,11 +206,11 @@ class LmdbEngine:
         """Return a watcher of a range from a revision on."""
         return LmdbWatcher(self._env, lambda: not self._closed, key, range_end, start_revision)
 
-    def changes(self, wanted: Replay) -> Iterator[Changes]:
+    def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
         """Yield chunks of some thousand changes, in a tenth of the time that a watch takes."""
-        from snapkv.engine.lmdb import change_columns
+        from snapkv.engine.lmdb import columns
 
-        return change_columns.changes(lambda: self._env, wanted)
+        return columns.changes(lambda: self._env, wanted)
 
     # --- compaction ---
 
@@ -226,7 +219,7 @@ class LmdbEngine:
     ) -> None:
         """Delete versions that are not part of the state at `revision` or newer."""
         env = self._writable()
-        compaction.compact(env, revision, batches, _wait(timeout))
+        writing.compact(env, revision, batches, _wait(timeout))
 
     def compacted_revision(self) -> int:
         """Return the oldest readable revision, 0 before any compaction."""
@@ -260,7 +253,7 @@ class LmdbEngine:
 
     def backup(self, path: str, mode: int) -> None:
         """Copy the whole directory to a new one, at one moment; writers continue."""
-        backup.backup(self._env, path, mode)
+        backup(self._env, path, mode)
 
     def close(self) -> None:
         """Release the environment, end this engine's watchers; a second call does nothing."""
@@ -274,3 +267,49 @@ class LmdbEngine:
 
 def _wait(timeout: float | None) -> float:
     return bounded(writing.LOCK_SECONDS_MAX) if timeout is None else timeout
+
+
+# --- a copy of a whole store while other threads and processes write ---
+
+
+def backup(env: Environment, path: str, mode: int) -> None:
+    """Create a directory with the present state and its history, without free pages: LMDB's own.
+
+    It appears when it is complete. Writers continue, but the copy is one read transaction: while
+    it runs, the file does not reuse pages, and a commit of this process that needs a larger map
+    waits. Raises `InvalidFileError` (also when `path` exists), `NoSpaceError`.
+    """
+    target = os.path.abspath(files.checked_path(path))
+    with files.typed_errors(target):
+        if os.path.lexists(target) and not _is_empty_folder(target):
+            raise InvalidFileError(f"{target} exists; a backup makes a new directory")
+        partial = tempfile.mkdtemp(
+            prefix=".snapkv-", suffix=".partial", dir=os.path.dirname(target)
+        )
+        try:
+            _copy(env, os.path.join(partial, directory.DATA_FILE), target, mode)
+            files.set_mode(partial, files.folder_mode(mode))
+            files.sync_folder(partial)
+            os.rename(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        files.sync_folder(os.path.dirname(target))
+
+
+def _copy(env: Environment, data: str, target: str, mode: int) -> None:
+    fd = files.open_made(data, mode)
+    try:
+        with env.reading():
+            assert env.raw is not None
+            try:
+                env.raw.copyfd(fd, compact=True)
+            except client.Error as e:
+                raise client.translate(e, target) from e
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_empty_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)

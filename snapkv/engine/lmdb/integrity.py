@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from snapkv.engine.lmdb import client, records
-from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.environment import Environment, Transaction
 from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.records import (
     HEADER,
@@ -19,7 +19,6 @@ from snapkv.engine.lmdb.records import (
     STEM_END,
     SUFFIX_BYTES,
 )
-from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import SnapKVError
 
 PROBLEMS_MAX = 100

@@ -12,8 +12,8 @@ from itertools import takewhile
 
 from snapkv.base.waiting import boot_tag, uptime_ns
 from snapkv.engine.lmdb import client, records
+from snapkv.engine.lmdb.environment import Transaction
 from snapkv.engine.lmdb.records import DUE, HELD, LEASE, LeaseRecord, State
-from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import CorruptStoreError
 
 

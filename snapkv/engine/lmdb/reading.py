@@ -5,6 +5,7 @@ A point is one seek. All ranges, pages and counts use one `Walk`.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -13,11 +14,13 @@ from operator import itemgetter
 from threading import get_ident
 from typing import TypeVar
 
+from snapkv.engine.caller_rules import check_piece_rows
 from snapkv.engine.contract import (
     GetResult,
     Header,
     KeyValue,
     Pairs,
+    Piece,
     Range,
     RangeResult,
     ReadResult,
@@ -42,7 +45,7 @@ from snapkv.engine.lmdb.records import (
     span_of,
     suffix_of,
 )
-from snapkv.engine.lmdb.walking import Found, Walk, unescaped
+from snapkv.engine.lmdb.walking import Found, Walk, behind_key, seek, unescaped
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
 _BE64 = struct.Struct(">Q")
@@ -320,3 +323,52 @@ def _key_value(key: bytes, raw: bytes, value: bytes) -> KeyValue | None:
         body = value[HEADER_BYTES + LEASE_BYTES :]
         return KeyValue(key, body, created, modified, version, records.lease_of(value))
     return _new(KeyValue, (key, value[HEADER_BYTES:], created, modified, version, 0))
+
+
+# --- pieces of a range: a walk over the keys of its records, without their values ---
+# The size of a piece counts records, also of old versions and removals: a scan reads all of them.
+# Measured: 0.1 us a record, where reading it takes 1.6.
+
+STRIDE_RECORDS = 10_000
+"""Walked over in one read transaction: about a millisecond."""
+
+
+def pieces(
+    env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, rows: int
+) -> list[Piece]:
+    """Return pieces of `rows` records each; every stride checks for compaction again.
+
+    A piece ends after a key, so that the versions of a key stay together: a seek skips versions
+    that a stride did not reach, as in a scan.
+    """
+    check_piece_rows(rows)
+    found: list[Piece] = []
+    target, beyond = span_of(key, range_end)
+    held, more = 0, True
+    while more:
+        with env().reading() as txn:
+            revision_in(txn.state, Range(key, range_end, revision))
+            wanted = min(STRIDE_RECORDS, rows - held)
+            stride = _stride(txn.cursor(), target, beyond, wanted)
+        held, more = held + len(stride), len(stride) == wanted
+        if held == rows:
+            end = key_of(stride[-1][:-SUFFIX_BYTES]) + b"\0"
+            found.append(Piece(key, end, held))
+            key, held, target = end, 0, behind_key(stride[-1])
+        elif more:
+            target = stride[-1] + b"\0"
+    if held:
+        return [*found, Piece(key, range_end, held)]
+    if found:
+        found[-1] = found[-1]._replace(range_end=range_end)
+    return found
+
+
+def _stride(cursor: client.Cursor, target: bytes, beyond: bytes, limit: int) -> list[bytes]:
+    """Return the keys of up to `limit` records of [target, beyond)."""
+    if not seek(cursor, target):
+        return []
+    raws = list(itertools.islice(cursor.iternext(keys=True, values=False), limit))
+    if raws[-1] >= beyond:
+        del raws[bisect_left(raws, beyond) :]
+    return raws

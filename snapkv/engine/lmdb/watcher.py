@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Event, KeyValue, WatchBatch, in_range
-from snapkv.engine.lmdb import lease_writes, reading, records
-from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb import reading, records, writing
+from snapkv.engine.lmdb.environment import Environment, Transaction
 from snapkv.engine.lmdb.leases import is_due
 from snapkv.engine.lmdb.records import State, checked_stem
-from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import (
     CompactedError,
     CorruptStoreError,
@@ -144,7 +143,7 @@ class LmdbWatcher:
         if self._env.readonly or not is_due(self._state):
             return False
         try:
-            lease_writes.expire_due(self._env, POLL_SECONDS_MAX)
+            writing.expire_due(self._env, POLL_SECONDS_MAX)
         except (EngineBusyError, NoSpaceError):
             return False  # the next turn tries again, or finds it done
         except (SnapKVError, OSError):

@@ -1,4 +1,7 @@
-"""Writing: one transaction at a time, run by the interpreter that all embedded engines share."""
+"""All writes: transactions of callers, of leases and of compaction, one at a time.
+
+The interpreter that all embedded engines share runs the transactions of callers.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,150 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from snapkv.engine.caller_rules import check_distinct, check_limits, measure
-from snapkv.engine.contract import Header, KeyValue, Limits, Put, Txn, TxnResult
+from snapkv.base.waiting import boot_tag, pause, uptime_ns
+from snapkv.engine.caller_rules import (
+    check_distinct,
+    check_limits,
+    is_id,
+    measure,
+    new_id,
+    ttl_ns_of,
+)
+from snapkv.engine.contract import (
+    Header,
+    KeyValue,
+    Lease,
+    Limits,
+    OutcomeUnknown,
+    Put,
+    Range,
+    RangeResult,
+    Refused,
+    Txn,
+    TxnResult,
+)
 from snapkv.engine.embedded import apply
-from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.lmdb import client, reading, records
-from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.leases import is_due
-from snapkv.engine.lmdb.records import REVISION_MAX
-from snapkv.engine.lmdb.write_view import WriteView, expire
+from snapkv.engine.lmdb.environment import Environment, Transaction
+from snapkv.engine.lmdb.leases import Leases, is_due
+from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, State
 from snapkv.errors import (
+    CompactedError,
+    CorruptStoreError,
     EngineBusyError,
     EngineUnavailableError,
+    FutureRevisionError,
+    LeaseNotFoundError,
     NoSpaceError,
     SnapKVError,
     StoreClosedError,
 )
+
+_new = tuple.__new__  # of a named tuple, without the call of its own constructor
+_REMOVAL = HEADER.pack(0, 0, REMOVED)
+
+
+class WriteView:
+    """The newest state inside a write transaction, with what was written so far.
+
+    `seen` caches the versions that were read: compares read keys before they are put.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        txn, self._records = transaction.txn, transaction.databases.records
+        self._put, self._cursor = txn.put, txn.cursor(self._records)
+        self._state = transaction.state
+        self._revision = transaction.state.revision + 1
+        self._suffix = records.suffix_of(self._revision)
+        self.changed: dict[bytes, bool] = {}
+        self.seen: dict[bytes, KeyValue | None] = {}
+
+    def newest(self, key: bytes) -> KeyValue | None:
+        """Return the key's newest version, None when it does not exist; for compares."""
+        if key not in self.seen:
+            self.seen[key] = reading.point(self._cursor, key, REVISION_MAX)
+        return self.seen[key]
+
+    def range(self, wanted: Range) -> RangeResult:
+        """Answer a range, at the newest state or an older one."""
+        revision = reading.revision_in(self._state, wanted)
+        return reading.answer(self._cursor, self._state, wanted, revision)
+
+    def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
+        """Write a key; return the version before. Raises `LeaseNotFoundError`."""
+        if lease and (not is_id(lease) or Leases(self._transaction).find(lease) is None):
+            raise LeaseNotFoundError(lease)
+        seen, stem = self.seen, records.checked_stem(key)
+        prev = seen[key] if key in seen else reading.point_of(self._cursor, key, stem, REVISION_MAX)
+        created, version = (prev.create_revision, prev.version) if prev else (self._revision, 0)
+        body = records.encode_value(created, version + 1, value, lease)
+        self._put(stem + self._suffix, body, db=self._records)
+        self.changed[key] = False
+        before = prev.lease if prev else 0
+        if before != lease:
+            self._move(key, before, lease)
+        return prev
+
+    def delete(self, key: bytes, range_end: bytes) -> int:
+        """Remove a key or range; return how many keys it removed."""
+        first, beyond = records.span_of(key, range_end)
+        found = [
+            (raw[: -records.SUFFIX_BYTES], records.lease_of(value))
+            for raw, value in reading.existing(self._cursor, first, beyond, REVISION_MAX)
+        ]
+        for stem, lease in found:
+            self._put(stem + self._suffix, _REMOVAL, db=self._records)
+            removed = records.key_of(stem)
+            self.changed[removed] = True
+            self._move(removed, lease, 0)
+        return len(found)
+
+    def finish(self) -> Header:
+        """Write the log entry and the state, if anything changed; return the newest revision."""
+        cluster = self._transaction.env.cluster
+        if not self.changed:
+            return Header(self._state.revision, cluster)
+        entry = records.encode_changes(self.changed)
+        self._put(records.be64(self._revision), entry, db=self._transaction.databases.log)
+        self._transaction.put_state(_new(State, (self._revision, *self._state[1:])))
+        return Header(self._revision, cluster)
+
+    def _move(self, key: bytes, before: int, after: int) -> None:
+        if before:
+            Leases(self._transaction).detach(before, key)
+        if after:
+            Leases(self._transaction).attach(after, key)
+
+
+def expire(transaction: Transaction) -> None:
+    """End every lease that is due, each in a revision of its own; O(their keys).
+
+    The leases of another boot get their full time again instead.
+    """
+    if not is_due(transaction.state):
+        return
+    leases = Leases(transaction)
+    if transaction.state.boot != boot_tag():
+        leases.renew_all()
+        return
+    now = uptime_ns()
+    while 0 < transaction.state.due <= now:
+        _, lease = next(leases.by_due(), (0, 0))
+        end(transaction, lease)
+
+
+def end(transaction: Transaction, lease: int) -> None:
+    """End a lease that is alive: remove its keys, in one revision if it has any."""
+    leases = Leases(transaction)
+    view = WriteView(transaction)
+    for key in list(leases.keys_of(lease)):
+        view.delete(key, b"")
+    view.finish()
+    leases.remove(lease)
+
+
+# --- transactions ---
 
 GROWTHS_MAX = 40
 """Doublings of the map for one transaction: from 4 KiB to more than any disk."""
@@ -37,7 +168,7 @@ T = TypeVar("T")
 Prepare: TypeAlias = Callable[[KeyValue | None], Txn]
 
 
-class Seen(NamedTuple):
+class Peeked(NamedTuple):
     """The version of a key that was peeked at, and the revision of that read.
 
     It may not be the newest, although the lock is held: a lease may have ended since, and a writer
@@ -71,17 +202,13 @@ def transact(
         if lock.closed or env.lock is not lock:
             raise Refused(EngineUnavailableError("this process was forked inside a transaction"))
         check_distinct(txn)
-        return _sent(env, limits, txn, Seen(peek, peeked, revision))
+        return _sent(env, limits, txn, Peeked(peek, peeked, revision))
     finally:
         try:
             env.release()
         except BaseException:  # an interrupt cut it short
             env.release()
             raise
-
-
-def _finished(env: Environment, view: WriteView) -> Header:
-    return Header(view.finish(), env.cluster)
 
 
 def transact_each(
@@ -96,19 +223,16 @@ def transact_each(
         check_distinct(txn)
         needed += check(txn, limits)
 
-    def attempt() -> list[TxnResult]:
-        with env.writing() as transaction:
-            before, results = transaction.state.revision, list[TxnResult]()
-            expire(transaction)
-            for txn in txns:
-                view = WriteView(transaction)
-                results.append(apply(txn, view, partial(_finished, env, view)))
-                if not results[-1].succeeded:
-                    break
-            transaction.commit(changed=transaction.state.revision > before)
-            return results
+    def work(transaction: Transaction) -> list[TxnResult]:
+        results = list[TxnResult]()
+        for txn in txns:
+            view = WriteView(transaction)
+            results.append(apply(txn, view, view.finish))
+            if not results[-1].succeeded:
+                break
+        return results
 
-    return _locked(env, timeout, attempt, needed)
+    return _locked(env, timeout, partial(_committed, env, work), needed)
 
 
 def check(txn: Txn, limits: Limits) -> int:
@@ -137,12 +261,12 @@ def _locked_peek(env: Environment, peek: bytes, timeout: float) -> tuple[KeyValu
         raise Refused(e) from e
 
 
-def _sent(env: Environment, limits: Limits, txn: Txn, seen: Seen) -> TxnResult:
+def _sent(env: Environment, limits: Limits, txn: Txn, peeked: Peeked) -> TxnResult:
     """Apply and commit; any failure before the commit raises `Refused`."""
     try:
         needed = check(txn, limits)
         env.check_space(needed)
-        return growing(env, needed, partial(_attempt, env, txn, seen))
+        return growing(env, needed, partial(_committed, env, partial(_applied, txn, peeked)))
     except OutcomeUnknown:
         raise
     except SnapKVError as e:
@@ -159,17 +283,22 @@ def growing(env: Environment, needed_bytes: int, attempt: Callable[[], T]) -> T:
     raise NoSpaceError(f"{env.path}: the map cannot grow any more")
 
 
-def _attempt(env: Environment, txn: Txn, seen: Seen) -> TxnResult:
+def _committed(env: Environment, work: Callable[[Transaction], T]) -> T:
+    """Do some work in a write transaction in which nothing is due, and commit it."""
     with env.writing() as transaction:
         before = transaction.state.revision
         if transaction.state.due:
             expire(transaction)
-        view = WriteView(transaction)
-        if seen.revision == transaction.state.revision:
-            view.seen[seen.key] = seen.kv
-        result = apply(txn, view, partial(_finished, env, view))
+        result = work(transaction)
         transaction.commit(changed=transaction.state.revision > before)
         return result
+
+
+def _applied(txn: Txn, peeked: Peeked, transaction: Transaction) -> TxnResult:
+    view = WriteView(transaction)
+    if peeked.revision == transaction.state.revision:
+        view.seen[peeked.key] = peeked.kv
+    return apply(txn, view, view.finish)
 
 
 def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
@@ -201,15 +330,8 @@ def _locked(env: Environment, wait_s: float, work: Callable[[], T], needed_bytes
 
 def expire_held(env: Environment) -> None:
     """End the leases that are due, while holding the write lock."""
-
-    def attempt() -> None:
-        with env.writing() as transaction:
-            before = transaction.state.revision
-            expire(transaction)
-            transaction.commit(changed=transaction.state.revision > before)
-
     try:
-        growing(env, 0, attempt)
+        growing(env, 0, partial(_committed, env, lambda _: None))
     except OutcomeUnknown as e:  # whether or not it happened: the next call checks again
         e.reraise()
 
@@ -225,3 +347,161 @@ def _point_keys(txn: Txn) -> list[bytes]:
         elif isinstance(op, Put) or not op.range_end:
             keys.append(op.key)
     return keys
+
+
+# --- leases ---
+
+_NS = 1_000_000_000
+
+
+def grant(env: Environment, ttl_s: float, wait_s: float) -> Lease:
+    """Write a new lease; its time starts once the lock is held."""
+    ttl_ns = ttl_ns_of(ttl_s)
+
+    def work(transaction: Transaction) -> Lease:
+        leases, lease = Leases(transaction), new_id()
+        while leases.find(lease) is not None:
+            lease = new_id()
+        leases.put(lease, ttl_ns)
+        return Lease(lease, ttl_s)
+
+    return locked(env, wait_s, partial(_committed, env, work))
+
+
+def keep_alive(env: Environment, lease: int, wait_s: float) -> float:
+    """Start a lease's time anew and return that in seconds."""
+
+    def work(transaction: Transaction) -> float | None:
+        leases = Leases(transaction)
+        found = leases.find(lease)
+        if found is None:
+            return None
+        leases.put(lease, found.ttl, after=found)
+        return found.ttl / _NS
+
+    left = locked(env, wait_s, partial(_committed, env, work)) if is_id(lease) else None
+    if left is None:  # raised outside the transaction, which ended the leases that were due
+        raise LeaseNotFoundError(lease)
+    return left
+
+
+def revoke(env: Environment, lease: int, wait_s: float) -> None:
+    """End a lease, if it is alive."""
+
+    def work(transaction: Transaction) -> None:
+        if Leases(transaction).find(lease) is not None:
+            end(transaction, lease)
+
+    if is_id(lease):
+        locked(env, wait_s, partial(_committed, env, work))
+
+
+def expire_due(env: Environment, wait_s: float) -> None:
+    """End the leases that are due, unless another process just did.
+
+    Inside a transaction of this thread the lock is held already; then they end before that
+    transaction.
+    """
+    if env.ready().lock.held():
+        expire_held(env)
+    else:
+        locked(env, wait_s, lambda: expire_held(env))
+
+
+# --- compaction: make old revisions unreadable at once, then free their space in small steps ---
+# It follows the log. The log entry of revision L names the keys that L wrote. For each of them, the
+# record before L is superseded at L, hence at any compacted revision >= L: it is deleted. If L
+# removed the key, the record of the removal is deleted, too: absent and removed keys read the same.
+# After all entries up to C, each key has at most one record at or below C, its state at C. A log
+# entry below C is deleted with its records; the one at C stays, because a watch may start there.
+#
+# Example: key k is written at 2, 5 and 9, and removed at 12.
+#
+#     compact(9)    entry 5 deletes k@2, entry 9 deletes k@5; k@9 and k@12 remain
+#     compact(12)   entry 12 deletes k@9 and k@12; the log entry 12 still names the removal
+#
+# The state record keeps the progress, a revision (`freed`); it is written in the same transactions.
+
+BATCH_LOG_ENTRIES = 1_000
+BATCH_KEYS = 5_000
+"""Keys after which a batch ends, at the end of a revision."""
+BREATH_SECONDS = 4e-3
+"""Pause between batches: other processes try the write lock every 2 ms at most."""
+
+
+def compact(env: Environment, revision: int, batches: int | None, wait_s: float) -> None:
+    """Set the compacted revision, then free up to `batches` batches (None: all)."""
+    locked(env, wait_s, lambda: _set_compacted(env, revision))
+    done = 0
+    while batches is None or done < batches:
+        if locked(env, wait_s, lambda: _free_batch(env)):
+            return
+        done += 1
+        pause(BREATH_SECONDS)
+
+
+def _set_compacted(env: Environment, revision: int) -> None:
+    with env.writing() as txn:
+        now = txn.state
+        if revision > now.revision:
+            raise FutureRevisionError(revision, now.revision)
+        if revision < now.compacted:
+            raise CompactedError(revision, now.compacted, unit="revision")
+        if revision > now.compacted:
+            txn.put_state(now._replace(compacted=revision))
+            txn.commit()
+
+
+def _free_batch(env: Environment) -> bool:
+    """Process some log entries; return whether none are left."""
+    with env.writing() as txn:
+        now = txn.state
+        if now.freed >= now.compacted:
+            return True
+        freed = _free_entries(txn, now)
+        txn.put_state(now._replace(freed=freed))
+        txn.commit()
+        return freed >= now.compacted
+
+
+def _free_entries(txn: Transaction, now: State) -> int:
+    """Free what some log entries superseded; return the revision up to which all is freed."""
+    # For example, the compacted revision is 9, and the log has the entries 2, 5, 9 and 12:
+    #
+    #     2 and 5 are freed and deleted; 9 is freed and stays: returns 9
+    #     the batch is full after 2: returns 4, and the next batch begins at 5
+    #
+    # Revision 1, the empty engine, has no entry. If 1 is the compacted revision, the loop ends by
+    # `break` at entry 2, or at once, if the log is empty: returns 1. The `else` is for all ends
+    # without `break`: there `at` is true if the batch is full, and false if the log has ended.
+    log, found = txn.txn.cursor(txn.databases.log), txn.cursor()
+    entries = keys = 0
+    at = log.first()
+    while at and entries < BATCH_LOG_ENTRIES and keys < BATCH_KEYS:
+        revision = records.from_be64(log.key())
+        if revision > now.compacted:
+            break
+        entries += 1
+        if revision > now.freed:
+            for key, _ in records.decode_changes(log.value()):
+                _free_superseded(found, key, revision)
+                keys += 1
+        if revision == now.compacted:
+            return revision
+        at = log.delete()  # moves on to the next entry
+    else:
+        if at:
+            return records.from_be64(log.key()) - 1
+    return now.compacted
+
+
+def _free_superseded(found: client.Cursor, key: bytes, revision: int) -> None:
+    """Free the record of `key` before `revision`, and its own one when that is a removal."""
+    stem = records.stem_of(key)
+    raw = stem + records.suffix_of(revision)
+    if not found.set_key(raw):
+        raise CorruptStoreError(f"the log has {key!r} at {revision}, but no record exists")
+    removed = records.is_removal(found.value())
+    at = found.delete() if removed else found.next()
+    if at and found.key().startswith(stem):
+        found.delete()

@@ -11,7 +11,7 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.executors.sinks import recorded_archive
 from snapkv.archive.folder import Folder
 from snapkv.engine.lmdb.engine import LmdbEngine
-from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import ArchiveError
 
 from .feeding import KINDS, TABLES, Place, Source, feed, feed_state

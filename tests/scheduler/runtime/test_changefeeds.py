@@ -12,7 +12,7 @@ from cdcmeta.scheduler.runtime.records import Registration
 from cdcmeta.scheduler.runtime.url_forms import OBJECT_STORES, check_source
 from snapkv import ManualClock, SnapKVError
 from snapkv.archive.storage import CONFIG
-from snapkv.engine.etcd.address import endpoints_of
+from snapkv.engine.etcd.endpoint import endpoints_of
 from snapkv.errors import CorruptStoreError, InvalidOptionError
 
 pytestmark = pytest.mark.slow

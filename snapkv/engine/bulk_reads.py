@@ -1,4 +1,4 @@
-"""A replay: what a range of revisions did, from one watch."""
+"""Answers in bulk made from an engine's scan, from its watch, and from versions of a key."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from snapkv.base.waiting import bounded, check_in_time
-from snapkv.engine.columns import Changes
-from snapkv.engine.contract import Event, Range, Reads, Replay, WatchBatch, Watches
+from snapkv.engine.contract import (
+    ChangeColumns,
+    Columns,
+    Engine,
+    Event,
+    KeyValue,
+    Pairs,
+    Range,
+    Replay,
+    Versions,
+    WatchBatch,
+)
 from snapkv.errors import EngineUnavailableError
 
 REPLAY_WAIT_S = 30.0
@@ -21,7 +31,7 @@ READS_MAX = 128
 
 
 def replayed(
-    engine: Watches, key: bytes, range_end: bytes, first: int, until: int
+    engine: Engine, key: bytes, range_end: bytes, first: int, until: int
 ) -> Iterator[WatchBatch]:
     """Yield the events of a range from revision `first` to `until`, from one watch.
 
@@ -43,12 +53,8 @@ def replayed(
         watcher.close()
 
 
-class Watched(Reads, Watches, Protocol):
-    """What a replay needs of an engine."""
-
-
-def changes(engine: Watched, wanted: Replay) -> Iterator[Changes]:
-    """Yield changes as `Watches.changes` does, from one watch.
+def changes(engine: Engine, wanted: Replay) -> Iterator[ChangeColumns]:
+    """Yield changes as `Engine.changes` does, from one watch.
 
     A round trip for 128 values before.
     """
@@ -57,7 +63,7 @@ def changes(engine: Watched, wanted: Replay) -> Iterator[Changes]:
     some: list[Event] = []
     weight = 0
 
-    def flushed() -> Changes:
+    def flushed() -> ChangeColumns:
         befores = list(_values_before(engine, some)) if wanted.before else None
         return changes_of(some, keys_only=wanted.keys_only, befores=befores)
 
@@ -71,7 +77,7 @@ def changes(engine: Watched, wanted: Replay) -> Iterator[Changes]:
         yield flushed()
 
 
-def _values_before(engine: Reads, events: Sequence[Event]) -> Iterator[bytes | None]:
+def _values_before(engine: Engine, events: Sequence[Event]) -> Iterator[bytes | None]:
     """Yield the value before each event, None for a key that did not exist."""
     for at in range(0, len(events), READS_MAX):
         some = events[at : at + READS_MAX]
@@ -84,3 +90,35 @@ def _values_before(engine: Reads, events: Sequence[Event]) -> Iterator[bytes | N
         for event in some:
             kvs = next(results).kvs if event.existed else ()
             yield kvs[0].value if kvs else None
+
+
+class BulkReads(Engine, Protocol):
+    """The bulk reads of an engine whose `scan` is its fastest listing."""
+
+    def pairs(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        """Yield the pages of a scan as keys and values."""
+        for page in self.scan(key, range_end, revision=revision, keys_only=keys_only):
+            yield Pairs([kv.key for kv in page], [] if keys_only else [kv.value for kv in page])
+
+    def columns(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Columns]:
+        """Yield the pages of a scan as columns."""
+        from snapkv.engine.version_columns import columns_in
+
+        return columns_in(self.scan(key, range_end, revision=revision, keys_only=keys_only))
+
+    def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
+        """Yield the events of a watch as columns."""
+        return changes(self, wanted)
+
+
+def versions_of(kvs: Sequence[KeyValue]) -> Versions:
+    """Return versions of a key, newest first, as columns."""
+    if not kvs:
+        return Versions([], [])
+    newest = kvs[0]
+    revisions, values = [kv.mod_revision for kv in kvs], [kv.value for kv in kvs]
+    return Versions(revisions, values, newest.version, newest.create_revision)

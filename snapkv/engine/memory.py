@@ -1,16 +1,18 @@
 """The memory engine: the contract at its plainest, and the oracle of the other engines.
 
-Built on sortedcontainers. `memory:` is a new engine at each opening; `memory:NAME` is one that
-all openings of this process share, for as long as the process lives.
+Built on sortedcontainers. A transaction sees the newest state through an `Overlay`. `memory:` is a
+new engine at each opening; `memory:NAME` is one that all openings of this process share, for as
+long as the process lives.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from sortedcontainers import SortedDict
@@ -18,10 +20,18 @@ from sortedcontainers import SortedDict
 from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, uptime_ns
-from snapkv.engine.caller_rules import check_distinct, check_limits, check_piece_rows, one_by_one
+from snapkv.engine.bulk_reads import BulkReads, versions_of
+from snapkv.engine.caller_rules import (
+    check_distinct,
+    check_limits,
+    check_piece_rows,
+    is_id,
+    new_id,
+    one_by_one,
+    ttl_ns_of,
+)
 from snapkv.engine.contract import (
     ALL_KEYS_END,
-    Changes,
     Event,
     GetResult,
     Header,
@@ -32,7 +42,7 @@ from snapkv.engine.contract import (
     Range,
     RangeResult,
     ReadResult,
-    Replay,
+    Refused,
     Txn,
     TxnResult,
     Versions,
@@ -40,11 +50,6 @@ from snapkv.engine.contract import (
     in_range,
 )
 from snapkv.engine.embedded import apply
-from snapkv.engine.errors import Refused
-from snapkv.engine.leases import LeaseTable, is_id, sooner
-from snapkv.engine.memory.overlay import Overlay, answer
-from snapkv.engine.replay import changes
-from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
@@ -86,7 +91,7 @@ _shared: dict[str, MemoryEngine] = {}
 _shared_lock = threading.Lock()
 
 
-class MemoryEngine(Scanned):
+class MemoryEngine(BulkReads):
     """All versions of all keys in one process's memory; safe for threads."""
 
     remote = False
@@ -302,10 +307,6 @@ class MemoryEngine(Scanned):
         self._check_open()
         return MemoryWatcher(self, key, range_end, start_revision)
 
-    def changes(self, wanted: Replay) -> Iterator[Changes]:
-        """Yield the events of a watch as columns."""
-        return changes(self, wanted)
-
     # --- compaction ---
 
     def compact(
@@ -441,3 +442,199 @@ def open_memory(url: str) -> MemoryEngine:
         return MemoryEngine()
     with _shared_lock:
         return _shared.setdefault(url, MemoryEngine(url))
+
+
+# --- a transaction ---
+
+
+class Overlay:
+    """The newest state of an engine, overlaid with what one transaction wrote so far.
+
+    `newest` and `range` are the engine's own answers, `leases` holds the leases that are alive.
+    """
+
+    def __init__(
+        self,
+        newest: Callable[[bytes], KeyValue | None],
+        range_: Callable[[Range], RangeResult],
+        leases: Container[int],
+        revision: int,
+    ) -> None:
+        self._newest, self._range, self._leases = newest, range_, leases
+        self.revision = revision
+        self.written: dict[bytes, KeyValue] = {}
+
+    def newest(self, key: bytes) -> KeyValue | None:
+        """Return the key's newest version, None when it does not exist."""
+        if key in self.written:
+            kv = self.written[key]
+            return kv if kv.version else None
+        return self._newest(key)
+
+    def range(self, wanted: Range) -> RangeResult:
+        """Answer a range, at the newest state or an older one."""
+        if not self.written or wanted.revision:
+            return self._range(wanted)
+        before = self._range(Range(wanted.key, wanted.range_end)).kvs
+        keys = {kv.key for kv in before} | set(self.written)
+        kvs = [
+            kv
+            for key in sorted(keys)
+            if in_range(key, wanted.key, wanted.range_end) and (kv := self.newest(key))
+        ]
+        return answer(wanted, kvs)
+
+    def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
+        """Write a key; return the version before. Raises `LeaseNotFoundError`."""
+        if lease and not (is_id(lease) and lease in self._leases):
+            raise LeaseNotFoundError(lease)
+        prev = self.newest(key)
+        created, version = (prev.create_revision, prev.version) if prev else (self.revision, 0)
+        self.written[key] = KeyValue(key, value, created, self.revision, version + 1, lease)
+        return prev
+
+    def delete(self, key: bytes, range_end: bytes) -> int:
+        """Remove a key or range; return how many keys it removed."""
+        if range_end:
+            found = self.range(Range(key, range_end)).kvs
+        else:
+            found = [kv] if (kv := self.newest(key)) else []
+        for kv in found:
+            self.written[kv.key] = KeyValue(kv.key, b"", 0, self.revision, 0)
+        return len(found)
+
+
+def answer(wanted: Range, kvs: list[KeyValue]) -> RangeResult:
+    """Return the requested part of the found keys."""
+    count = len(kvs)
+    if wanted.count_only:
+        return RangeResult([], count)
+    if wanted.limit:
+        kvs = kvs[: wanted.limit]
+    if wanted.keys_only:
+        kvs = [kv._replace(value=b"") for kv in kvs]
+    return RangeResult(kvs, count, len(kvs) < count)
+
+
+# --- leases ---
+
+_STALE_TURNS_MIN = 64
+WAIT_SECONDS_MAX = 3_600.0
+
+
+class _Held:
+    """A lease that is alive: its time to live, its due time, its keys."""
+
+    __slots__ = ("due_ns", "keys", "ttl_ns", "ttl_s")
+
+    def __init__(self, ttl_s: float) -> None:
+        self.ttl_s, self.ttl_ns = ttl_s, ttl_ns_of(ttl_s)
+        self.due_ns = uptime_ns() + self.ttl_ns
+        self.keys: set[bytes] = set()
+
+
+class LeaseTable:
+    """Leases and their keys, for one thread at a time.
+
+    `next_due_ns` is never later than the earliest due time, and 0 without leases: so checking
+    whether a lease is due costs one comparison. Each lease has one turn in a heap. `keep_alive`
+    leaves the turn where it is; `due` puts it back when it comes too early:
+
+        grant 5 s at 0      due 5   turn (5, lease)
+        keep alive at 3     due 8   turn (5, lease)
+        `due` at 5          due 8   turn (8, lease): too early, put back
+        `due` at 8          the lease has ended
+    """
+
+    def __init__(self) -> None:
+        self.next_due_ns = 0
+        self._held: dict[int, _Held] = {}
+        self._turns: list[tuple[int, int]] = []  # (due at that time or later, id)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, lease: object) -> bool:
+        return lease in self._held
+
+    def grant(self, ttl_s: float) -> Lease:
+        """Return a new lease; O(log leases). Raises as `ttl_ns_of`."""
+        held, lease = _Held(ttl_s), new_id()
+        while lease in self._held:
+            lease = new_id()
+        self._held[lease] = held
+        heapq.heappush(self._turns, (held.due_ns, lease))
+        self._update_next_due()
+        return Lease(lease, held.ttl_s)
+
+    def keep_alive(self, lease: int) -> float:
+        """Restart its time and return its ttl; raises `LeaseNotFoundError`. O(1)."""
+        held = self._held.get(lease) if is_id(lease) else None
+        if held is None:
+            raise LeaseNotFoundError(lease)
+        held.due_ns = uptime_ns() + held.ttl_ns
+        return held.ttl_s
+
+    def due(self) -> Iterator[int]:
+        """Yield the leases whose time is over; the caller ends each before the next."""
+        now = uptime_ns()
+        while self._turns and self._turns[0][0] <= now:
+            _, lease = self._turns[0]
+            held = self._held.get(lease)
+            if held is None:
+                heapq.heappop(self._turns)
+            elif held.due_ns > now:
+                heapq.heapreplace(self._turns, (held.due_ns, lease))
+            else:
+                yield lease
+        self._update_next_due()
+
+    def keys_of(self, lease: int) -> list[bytes]:
+        """Return the keys of a lease, ascending; none when it has ended."""
+        held = self._held.get(lease)
+        return sorted(held.keys) if held else []
+
+    def end(self, lease: int) -> None:
+        """Delete a lease, which has no keys any more."""
+        held = self._held.pop(lease, None)
+        assert not (held and held.keys)
+        if len(self._turns) > 2 * len(self._held) + _STALE_TURNS_MIN:
+            self._turns = [(each.due_ns, id_) for id_, each in self._held.items()]
+            heapq.heapify(self._turns)
+        self._update_next_due()
+
+    def moved(self, key: bytes, before: int, after: int) -> None:
+        """Move a key from one lease to another (0: none)."""
+        if before:
+            self._held[before].keys.discard(key)
+        if after:
+            self._held[after].keys.add(key)
+
+    def _update_next_due(self) -> None:
+        if self._held:
+            self.next_due_ns = self._turns[0][0]
+        else:
+            self.next_due_ns = 0
+            self._turns.clear()
+
+    def problems(self, newest: Iterable[KeyValue]) -> Iterator[str]:
+        """Yield broken rules, given the newest version of every key that exists."""
+        leased = {(kv.lease, kv.key) for kv in newest if kv.lease}
+        listed = {(id_, key) for id_, held in self._held.items() for key in held.keys}
+        # a leased key is listed by a lease that is alive, and no other is
+        for lease, key in sorted(leased ^ listed):
+            yield f"only one of {key!r} and lease {lease:x} names the other"
+        # every lease has its turn, not after its due time
+        turns = {id_: due for due, id_ in self._turns}
+        for id_, held in self._held.items():
+            if turns.get(id_, held.due_ns + 1) > held.due_ns:
+                yield f"lease {id_:x} has no turn at its due time"
+
+
+def sooner(seconds: float | None, due_ns: int) -> float | None:
+    """Return how long to wait: `seconds`, or until a lease is due (0: none)."""
+    if not due_ns:
+        return seconds
+    until = max(0.0, (due_ns - uptime_ns()) / 1e9)
+    until = min(until, WAIT_SECONDS_MAX)  # a lease may be longer than a thread can wait
+    return until if seconds is None else min(seconds, until)
