@@ -13,8 +13,8 @@ from cdcmeta.generations import (
     Sharding,
     StreamConsumer,
 )
-from cdcmeta.generations.cdc.log_rows import encoded
-from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
+from cdcmeta.generations.log_rows import encoded
+from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
 from snapkv.tuples import pack
 
 SHARDS = 64

@@ -13,7 +13,7 @@ import snapkv
 from benchmarks.harness import Rival, Row, measure, report
 from benchmarks.servers import DURABLE, server_facts
 from cdcmeta.generations import GenerationLog, Generations, Sharding, Topology, murmur3_tokens
-from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
+from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
 from snapkv import SystemClock, pack
 
 RANGES, SHARDS, GENERATIONS = 25_600, 64, 5

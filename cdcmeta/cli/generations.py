@@ -22,7 +22,7 @@ from snapkv.times import dated, duration_ms, revision_of, understood
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
     from cdcmeta.generations import Generation, GenerationLog, TokenRange
-    from cdcmeta.generations.log.expiry import Expired
+    from cdcmeta.generations.generation_log import Expired
 
 generations = App(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
 streams = App(help="The streams of CDC generations.", no_args_is_help=True)

@@ -53,7 +53,7 @@ def _parts_of(ring: object) -> dict[str, dict[str, Any]]:
 
 
 def _sharding(name: str, node: object) -> Sharding:
-    from cdcmeta.generations.model.tokens import Sharding, checked_sharding
+    from cdcmeta.generations.tokens import Sharding, checked_sharding
 
     if not isinstance(node, dict):
         raise ValueError(f"node {_shown(name)} is {_shown(node)}; write {NODE}")
@@ -71,7 +71,7 @@ def _sharding(name: str, node: object) -> Sharding:
 
 
 def _owners(tokens: dict[str, Any], nodes: dict[str, Sharding]) -> dict[int, Sharding]:
-    from cdcmeta.generations.model.tokens import checked_token
+    from cdcmeta.generations.tokens import checked_token
 
     found = {}
     for text, node in tokens.items():

@@ -18,7 +18,7 @@ def upgrade(store: StoreOption, name: NameOption = "default", as_json: JsonOptio
     Stop all writers of the older version before. Everything else in a store is read as it is. An
     interrupted upgrade is continued by the next one; a store without such rows stays as it is.
     """
-    trimming = import_module("cdcmeta.generations.cdc.trimming")  # needs NumPy
+    trimming = import_module("cdcmeta.generations.log_rows")  # needs NumPy
     with patience(store, "cdcmeta"):
         kv = snapkv.open(store, name=name, create=False)
     found = 0

@@ -8,18 +8,16 @@ NumPy: the extra `generations`.
 from snapkv.base.extras import extra
 
 with extra("generations", "generations"):
-    from cdcmeta.generations.cdc.cdclog import CdcLog
-    from cdcmeta.generations.cdc.consumer import StreamConsumer, Window
-    from cdcmeta.generations.cdc.log_rows import LogRow, Operation
-    from cdcmeta.generations.log.generation_log import GenerationLog
-    from cdcmeta.generations.log.layout import ConsumerId, Generation, Switch
-    from cdcmeta.generations.log.log_member import Member
-    from cdcmeta.generations.model.many_tokens import murmur3_tokens
-    from cdcmeta.generations.model.metadata import Generations
-    from cdcmeta.generations.model.rules import ORIGINAL, TODAY
-    from cdcmeta.generations.model.streams import StreamId
-    from cdcmeta.generations.model.tokens import Sharding, composite_key, murmur3_token
-    from cdcmeta.generations.model.topology import TokenRange, Topology
+    from cdcmeta.generations.cdclog import CdcLog
+    from cdcmeta.generations.consumer import StreamConsumer, Window
+    from cdcmeta.generations.generation_layout import ConsumerId, Generation, Switch
+    from cdcmeta.generations.generation_log import GenerationLog
+    from cdcmeta.generations.known_generations import ORIGINAL, TODAY, Generations
+    from cdcmeta.generations.log_member import Member
+    from cdcmeta.generations.log_rows import LogRow, Operation
+    from cdcmeta.generations.streams import StreamId
+    from cdcmeta.generations.tokens import Sharding, composite_key, murmur3_token, murmur3_tokens
+    from cdcmeta.generations.topology import TokenRange, Topology
 
 __all__ = [
     "ORIGINAL",

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations.log.generation_log import GenerationLog
-from cdcmeta.generations.model.many_tokens import murmur3_tokens_of
-from cdcmeta.generations.model.streams import STREAM_BYTES
-from cdcmeta.generations.model.topology import Topology
+from cdcmeta.generations.generation_log import GenerationLog
+from cdcmeta.generations.streams import STREAM_BYTES
+from cdcmeta.generations.tokens import murmur3_tokens_of
+from cdcmeta.generations.topology import Topology
 from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, check_timestamp
 
 if TYPE_CHECKING:

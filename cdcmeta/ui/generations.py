@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 
 from cdcmeta.errors import GenerationNotFoundError
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.consumers import consumers_at
-from cdcmeta.generations.log.layout import Generation, Switch
-from cdcmeta.generations.log.listing import generations_at, read_state
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import (
+    Generation,
+    Switch,
+    consumers_at,
+    generations_at,
+    read_state,
+)
 from cdcmeta.ui.lookups import space_names
 from snapkv import Snapshot, SnapshotKV, When
 

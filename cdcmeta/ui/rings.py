@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from cdcmeta.errors import CorruptTopologyError, GenerationNotFoundError
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.layout import Generation
-from cdcmeta.generations.log.listing import generations_at, topology_at
-from cdcmeta.generations.model.streams import STREAM_BYTES, StreamId, ring_bytes
-from cdcmeta.generations.model.tokens import BIAS, TOKEN_MAX, TOKEN_MIN, murmur3_token
-from cdcmeta.generations.model.topology import TokenRange
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import Generation, generations_at, topology_at
+from cdcmeta.generations.streams import STREAM_BYTES, StreamId, ring_bytes
+from cdcmeta.generations.tokens import BIAS, TOKEN_MAX, TOKEN_MIN, murmur3_token
+from cdcmeta.generations.topology import TokenRange
 from cdcmeta.ui.generations import GenerationRow, generation_row
 from snapkv import Snapshot, SnapshotKV, When
 

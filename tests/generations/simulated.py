@@ -17,10 +17,17 @@ from cdcmeta.errors import (
     SwitchAbortedError,
     SwitchPendingError,
 )
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.listing import read_state, unchanged
-from cdcmeta.generations.log.log_follower import Follower
+from cdcmeta.generations import (
+    CdcLog,
+    GenerationLog,
+    Generations,
+    Sharding,
+)
+from cdcmeta.generations import (
+    generation_layout as layout,
+)
+from cdcmeta.generations.generation_layout import read_state, unchanged
+from cdcmeta.generations.log_member import LogFollower
 from snapkv import CommitTimeoutError, ManualClock, pack
 
 START_MS = 1_700_000_000_000
@@ -66,7 +73,7 @@ class Peer:
         self.store = log.store
         self.session = log.store.session(10**6, log._session_prefix + name.encode())
         self.generations = Generations(clock=self.clock, leeway=LEEWAY_S)
-        self.following = Follower(log.store, log._space, self.session, self.generations)
+        self.following = LogFollower(log.store, log._space, self.session, self.generations)
         self.rows = CdcLog(log.store, self)
         self.cut_off_since = None
         self.lost = False

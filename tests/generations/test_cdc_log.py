@@ -22,10 +22,10 @@ from cdcmeta.generations import (
     Topology,
     murmur3_token,
 )
-from cdcmeta.generations.cdc.consumer import rows_between
-from cdcmeta.generations.cdc.log_rows import SLOTS
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.log_follower import Follower
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.consumer import rows_between
+from cdcmeta.generations.log_member import LogFollower
+from cdcmeta.generations.log_rows import SLOTS
 from snapkv import CommitUnknownError, ManualClock, SystemClock, pack
 from snapkv.base.waiting import pause
 from snapkv.errors import EngineUnavailableError
@@ -267,7 +267,7 @@ def test_a_writer_that_has_not_heard_of_a_generation_is_stopped_by_the_store(
 ):
     """The guard holds whatever clocks and watches do: here a member that hears nothing."""
     log.make(RING)
-    monkeypatch.setattr(Follower, "step", lambda self, timeout: pause(0.05))
+    monkeypatch.setattr(LogFollower, "step", lambda self, timeout: pause(0.05))
     with log.member("deaf") as deaf:
         rows = CdcLog(store, deaf)
         assert rows.write(b"k", b"1", timeout=20)

@@ -5,9 +5,9 @@ from cases import cases
 
 from cdcmeta.errors import GenerationNotFoundError, InvalidArgumentError
 from cdcmeta.generations import GenerationLog, Sharding
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.expiry import expire
-from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import ConsumerId, Generation, Progress
+from cdcmeta.generations.generation_log import expire
 from snapkv import ManualClock, pack, to_datetime
 
 LEEWAY_S, RING_DELAY_S = 5, 30

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, StreamConsumer
-from cdcmeta.generations.cdc.consumer import rows_between
-from cdcmeta.generations.cdc.log_rows import SLOTS
+from cdcmeta.generations.consumer import rows_between
+from cdcmeta.generations.log_rows import SLOTS
 from snapkv import pack
 
 LEEWAY_S = 5.0

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from cdcmeta.errors import CorruptTopologyError, MemberLostError
-from cdcmeta.generations import CdcLog, Generations, StreamId
-from cdcmeta.generations.log import layout, log_follower, log_member
+from cdcmeta.generations import (
+    CdcLog,
+    Generations,
+    StreamId,
+    log_member,
+)
+from cdcmeta.generations import (
+    generation_layout as layout,
+)
 from snapkv import pack
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreRestoredError
@@ -23,7 +30,7 @@ class Unreadable:
 
     def __init__(self, error):
         self.error, self.readable, self.asked = error, False, 0
-        self.read = log_follower.topology_at
+        self.read = log_member.topology_at
 
     def __call__(self, *args):
         self.asked += 1
@@ -35,7 +42,7 @@ class Unreadable:
 @pytest.fixture
 def unreadable(monkeypatch, request):
     found = Unreadable(getattr(request, "param", EngineUnavailableError("cut off")))
-    monkeypatch.setattr(log_follower, "topology_at", found)
+    monkeypatch.setattr(log_member, "topology_at", found)
     return found
 
 
@@ -62,7 +69,7 @@ def test_a_topology_that_is_not_sound_is_read_again_after_pauses(log, clock, unr
         for _ in range(50):
             slow.following.step(0)
         slow.following.begin()  # as after an outage: that does not begin anew
-        assert unreadable.asked <= 2 + (monotonic() - began) / log_follower.CORRUPT_S_MIN
+        assert unreadable.asked <= 2 + (monotonic() - began) / log_member.CORRUPT_S_MIN
         unreadable.readable = True
         until(lambda: slow.following.step(0) or not slow.following._missing)
         assert slow.generations.stream(made.time, TOKEN) == log.topology(made).stream_for(TOKEN)
@@ -94,7 +101,7 @@ def test_a_watch_that_was_overtaken_begins_again(log, clock, monkeypatch):
 
 def test_a_member_outlives_an_outage(log, clock, monkeypatch):
     """Its thread begins again until it can."""
-    step, begin = log_member.Follower.step, log_member.Follower.begin
+    step, begin = log_member.LogFollower.step, log_member.LogFollower.begin
     down = [True] * 3
 
     def failing(self, *args):
@@ -103,8 +110,8 @@ def test_a_member_outlives_an_outage(log, clock, monkeypatch):
         return begin(self, *args) if not args else step(self, *args)
 
     with log.member("node", generations=Generations(clock=clock)) as node:
-        monkeypatch.setattr(log_member.Follower, "step", failing)
-        monkeypatch.setattr(log_member.Follower, "begin", failing)
+        monkeypatch.setattr(log_member.LogFollower, "step", failing)
+        monkeypatch.setattr(log_member.LogFollower, "begin", failing)
         made = log.make(RING, timeout=60)
         while node.generations.times != (made.time,):
             node.catch_up(0.05)
@@ -116,7 +123,7 @@ def test_a_step_begins_again_where_that_failed(log, clock, monkeypatch):
     """A watch was overtaken, and just then the engine was away."""
     with Slow(log, clock) as slow:
         monkeypatch.setattr(slow.following._watch, "next", overtaken)
-        monkeypatch.setattr(log_follower, "read_state", away)
+        monkeypatch.setattr(log_member, "read_state", away)
         with pytest.raises(EngineUnavailableError):
             slow.following.step(0)
         with pytest.raises(EngineUnavailableError):
@@ -180,7 +187,7 @@ def test_a_member_whose_thread_fails_counts_no_more(log, clock, monkeypatch):
         def failing(self, timeout):
             raise ZeroDivisionError
 
-        monkeypatch.setattr(log_member.Follower, "step", failing)
+        monkeypatch.setattr(log_member.LogFollower, "step", failing)
         until(lambda: told)
         assert told == [ZeroDivisionError]
         with pytest.raises(MemberLostError):
@@ -191,14 +198,14 @@ def test_a_member_whose_thread_fails_counts_no_more(log, clock, monkeypatch):
 
 def test_a_member_that_is_closed_while_it_begins_leaves_no_watch(log, clock, monkeypatch):
     began, closed = threading.Event(), threading.Event()
-    begin = log_member.Follower.begin
+    begin = log_member.LogFollower.begin
 
     def late(self, timeout):
         began.set()
         closed.wait(WAIT_S)
         begin(self)
 
-    monkeypatch.setattr(log_member.Follower, "step", late)
+    monkeypatch.setattr(log_member.LogFollower, "step", late)
     node = log.member("node", generations=Generations(clock=clock))
     assert began.wait(WAIT_S)
     monkeypatch.setattr(node._thread, "join", lambda timeout: None)

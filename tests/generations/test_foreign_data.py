@@ -4,9 +4,15 @@ import msgpack
 import pytest
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError, SwitchAbortedError
-from cdcmeta.generations import CdcLog, Generations, Sharding, StreamConsumer, Topology
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.layout import Aborted, ConsumerId, Generation, Progress, Switch
+from cdcmeta.generations import (
+    CdcLog,
+    Generations,
+    Sharding,
+    StreamConsumer,
+    Topology,
+)
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import Aborted, ConsumerId, Generation, Progress, Switch
 from snapkv.errors import CorruptStoreError
 from snapkv.tuples import pack
 

@@ -9,7 +9,7 @@ import pytest
 import snapkv
 from cdcmeta.cli import main
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding, murmur3_token
-from cdcmeta.generations.cdc.log_rows import OLD_PREFIX
+from cdcmeta.generations.log_rows import OLD_PREFIX
 
 pytestmark = pytest.mark.slow
 

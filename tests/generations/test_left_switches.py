@@ -5,8 +5,15 @@ import contextlib
 import pytest
 
 from cdcmeta.errors import InvalidArgumentError, SwitchAbortedError, SwitchPendingError
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding
-from cdcmeta.generations.log import layout
+from cdcmeta.generations import (
+    CdcLog,
+    GenerationLog,
+    Generations,
+    Sharding,
+)
+from cdcmeta.generations import (
+    generation_layout as layout,
+)
 from snapkv.errors import (
     CommitTimeoutError,
     CommitUnknownError,

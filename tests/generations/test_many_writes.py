@@ -12,7 +12,7 @@ from cdcmeta.errors import (
     LateGenerationWarning,
 )
 from cdcmeta.generations import TODAY, Generations
-from cdcmeta.generations.model.rules import Rules
+from cdcmeta.generations.known_generations import Rules
 from snapkv import ManualClock, pack
 from tests.generations.refused import is_invalid_time, is_unavailable
 from tests.generations.test_write_window import EDGE, TOKEN, A, B, at, known

@@ -3,9 +3,15 @@
 import pytest
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations import CdcLog, ConsumerId, GenerationLog, Sharding, StreamConsumer
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.layout import Progress
+from cdcmeta.generations import (
+    CdcLog,
+    ConsumerId,
+    GenerationLog,
+    Sharding,
+    StreamConsumer,
+)
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import Progress
 from snapkv import pack
 from snapkv.base.waiting import pause
 

@@ -7,9 +7,15 @@ import pytest
 from typer.testing import CliRunner
 
 from cdcmeta.cli.app import app
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, StreamConsumer
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.layout import Generation
+from cdcmeta.generations import (
+    CdcLog,
+    GenerationLog,
+    Generations,
+    Sharding,
+    StreamConsumer,
+)
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import Generation
 
 RING = {-100: Sharding(2), 100: Sharding(3)}
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations.model.streams import (
+from cdcmeta.generations.streams import (
     INDEX_MAX,
     RANDOM_MAX,
     StreamId,
     ring_bytes,
 )
-from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
+from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
 from tests.generations.vectors import VECTORS, cases
 
 tokens = st.integers(TOKEN_MIN, TOKEN_MAX)

@@ -13,8 +13,8 @@ from cdcmeta.errors import (
     SwitchPendingError,
 )
 from cdcmeta.generations import GenerationLog, Generations, Sharding
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.log_follower import Follower
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.log_member import LogFollower
 from snapkv import ManualClock, pack
 from snapkv.base.waiting import monotonic, pause
 from tests.generations.conftest import DELAY_S, LEEWAY_S
@@ -36,7 +36,7 @@ class Slow:
         self.log = log
         self.session = log.store.session(60.0, log._session_prefix + name.encode())
         generations = Generations(clock=clock)
-        self.following = Follower(log.store, log._space, self.session, generations)
+        self.following = LogFollower(log.store, log._space, self.session, generations)
 
     def __enter__(self):
         return self

@@ -8,20 +8,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations.model.many_tokens import (
+from cdcmeta.generations.tokens import (
     CHUNK_KEYS,
-    first_tokens,
-    murmur3_tokens,
-    shards_of,
-)
-from cdcmeta.generations.model.tokens import (
     TOKEN_MAX,
     TOKEN_MIN,
     Sharding,
     checked_sharding,
     composite_key,
+    first_tokens,
     murmur3_token,
+    murmur3_tokens,
     shard_starts,
+    shards_of,
 )
 from tests.generations.vectors import cases
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
-from cdcmeta.generations.model.streams import RANGES_MAX, StreamId, has_duplicates
-from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN, Sharding, murmur3_token
-from cdcmeta.generations.model.topology import Topology
+from cdcmeta.generations.streams import RANGES_MAX, StreamId, has_duplicates
+from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN, Sharding, murmur3_token
+from cdcmeta.generations.topology import Topology
 from tests.generations.vectors import VECTORS
 
 pytestmark = pytest.mark.slow

@@ -5,10 +5,17 @@ import pickle
 import pytest
 
 from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError, LogTrimmedError
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, StreamConsumer
-from cdcmeta.generations.cdc import trimming
-from cdcmeta.generations.cdc.consumer import rows_between
-from cdcmeta.generations.cdc.log_rows import OLD_PREFIX, SLOTS
+from cdcmeta.generations import (
+    CdcLog,
+    GenerationLog,
+    Generations,
+    Sharding,
+    StreamConsumer,
+    generation_log,
+    log_rows,
+)
+from cdcmeta.generations.consumer import rows_between
+from cdcmeta.generations.log_rows import OLD_PREFIX, SLOTS
 from snapkv import ConflictError, pack
 from snapkv.errors import CorruptStoreError, EngineUnavailableError
 
@@ -74,7 +81,7 @@ def test_rows_of_an_expiry_that_was_cut_off_go_with_the_next(site, log, clock, m
     write(site, clock, 20)
     site.switch(WIDER)
     clock.advance(60_000)
-    monkeypatch.setattr(trimming.Trimmer, "trim", lambda *args, **more: 1 / 0)
+    monkeypatch.setattr(generation_log, "trim", lambda *args, **more: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         log.expire(0)
     monkeypatch.undo()
@@ -173,7 +180,7 @@ def test_one_that_is_cut_off_is_gone_on_with(site, log, clock, monkeypatch):
     site.switch(RING)
     clock.advance(1_000)
     site.write_batch({b"%d" % i: b"v" for i in range(100)})  # one time, cut in the middle
-    monkeypatch.setattr(trimming, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(log_rows, "ROWS_AT_ONCE", 7)
     commit, done = type(site.store).commit, []
 
     def dying(self, *args, **more):
@@ -224,7 +231,7 @@ def test_two_that_trim_at_once(site, log, clock, monkeypatch):
     monkeypatch.setattr(type(site.store), "commit", both)
     assert (site.trim("-4s"), second[1]) == (0, 10)
     monkeypatch.undo()
-    assert sorted(trimming.trimmed_at(site.at()).values())[-1] > site.store.timestamp_of("-2s")
+    assert sorted(log_rows.trimmed_at(site.at()).values())[-1] > site.store.timestamp_of("-2s")
 
 
 def test_while_the_commit_conflicts_it_is_bounded(site, log, clock, monkeypatch):
@@ -297,7 +304,7 @@ def test_a_store_that_cannot_be_reached_is_not_asked_for_each_table(site, log, c
         asked.append(self)
         raise EngineUnavailableError("away")
 
-    monkeypatch.setattr(trimming.Trimmer, "trim", unreachable)
+    monkeypatch.setattr(generation_log, "trim", unreachable)
     with pytest.raises(ExpiryIncompleteError) as caught:
         log.expire(0)
     assert (set(caught.value.failed), len(asked)) == ({"a", "b", "default", "zz"}, 1)

@@ -17,9 +17,9 @@ from cdcmeta.generations import (
     Sharding,
     StreamConsumer,
     StreamId,
+    log_rows,
 )
-from cdcmeta.generations.cdc import trimming
-from cdcmeta.generations.cdc.log_rows import OLD_PREFIX, LogRow, Operation, encoded, row_of, slot_of
+from cdcmeta.generations.log_rows import OLD_PREFIX, LogRow, Operation, encoded, row_of, slot_of
 from snapkv import pack
 from snapkv.errors import CorruptStoreError
 from snapkv.timeline import Moment
@@ -231,7 +231,7 @@ def test_two_that_move_old_rows_at_once_lose_none(rows, log, clock, monkeypatch)
 
 
 def test_large_old_rows_are_moved_in_small_commits(rows, log, clock, monkeypatch):
-    monkeypatch.setattr(trimming, "OLD_BYTES_AT_ONCE", 2_000)
+    monkeypatch.setattr(log_rows, "OLD_BYTES_AT_ONCE", 2_000)
     written = [rows.write(b"%d" % n, b"v" * 900) for n in range(20)]
     old_form(rows, written)
     before = rows.store.at().revision
@@ -243,8 +243,8 @@ def test_large_old_rows_are_moved_in_small_commits(rows, log, clock, monkeypatch
 def test_who_loses_each_race_to_one_that_goes_on_is_not_given_up(rows, log, clock, monkeypatch):
     written = write_many(rows, clock, 150)
     old_form(rows, written)
-    monkeypatch.setattr(trimming, "OLD_ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(trimming, "TRIES", 3)
+    monkeypatch.setattr(log_rows, "OLD_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(log_rows, "TRIES", 3)
     space = type(store_space(rows))
     commit, busy = space.commit, []
 

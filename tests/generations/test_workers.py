@@ -8,7 +8,7 @@ from sampling import fewer_on_etcd
 
 from cdcmeta.errors import ConsumerTakenError, InvalidArgumentError
 from cdcmeta.generations import GenerationLog, Sharding
-from cdcmeta.generations.cdc.log_rows import SLOTS, slot_of
+from cdcmeta.generations.log_rows import SLOTS, slot_of
 
 from .tables import Site, rows_of
 

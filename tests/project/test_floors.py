@@ -60,7 +60,10 @@ ABSENT = (
         (f"cdcmeta.scheduler.{each}", "snapkv", set())
         for each in ("core", "owner", "agent", "protocol")
     ),
-    ("cdcmeta.generations.model", "snapkv.clock", {"cdcmeta.generations.model.metadata"}),
+    *(
+        (f"cdcmeta.generations.{each}", "snapkv.clock", set())
+        for each in ("tokens", "streams", "topology")
+    ),
 )
 
 # Where a client of another project may be imported; everything else goes through that module.
@@ -78,8 +81,8 @@ CLIENTS = {
         "snapkv.spark.decoding",
         "snapkv.spark.value_encoding",
         "cdcmeta.changes.layout",
-        "cdcmeta.generations.log.layout",
-        "cdcmeta.generations.cdc.log_rows",
+        "cdcmeta.generations.generation_layout",
+        "cdcmeta.generations.log_rows",
         "cdcmeta.scheduler.executors.sinks.stores",
         "cdcmeta.scheduler.protocol.encoding",
         "cdcmeta.scheduler.transport.grpc_post",

@@ -7,9 +7,8 @@ import msgpack
 import pytest
 
 from cdcmeta.changes import layout as changes
-from cdcmeta.generations import StreamId
-from cdcmeta.generations.cdc import log_rows
-from cdcmeta.generations.log import layout as generations
+from cdcmeta.generations import StreamId, log_rows
+from cdcmeta.generations import generation_layout as generations
 from cdcmeta.scheduler.protocol import encoding
 from snapkv import layout
 from snapkv.archive import manifest

@@ -4,7 +4,7 @@ import random
 
 from cdcmeta import ChangesDB
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding, StreamConsumer
-from cdcmeta.generations.model.tokens import TOKEN_MAX
+from cdcmeta.generations.tokens import TOKEN_MAX
 from cdcmeta.scheduler.runtime import records
 
 from .placing import Placing

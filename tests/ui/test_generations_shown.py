@@ -14,8 +14,8 @@ from cdcmeta.generations import (
     StreamConsumer,
     murmur3_token,
 )
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
 from cdcmeta.ui.extra import GENERATIONS, has_generations
 from cdcmeta.ui.generations import list_logs, log_at
 from cdcmeta.ui.rings import ARCS_MAX, RING, ring_at

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
-from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
+from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
 from cdcmeta.ui.databases import revision_tree
 from cdcmeta.ui.extra import tree_picture
 from cdcmeta.ui.generations import GenerationRow

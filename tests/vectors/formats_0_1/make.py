@@ -20,7 +20,7 @@ from unittest import mock
 import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.generations import CdcLog, ConsumerId, GenerationLog, Sharding, StreamConsumer
-from cdcmeta.generations.cdc.log_rows import encoded
+from cdcmeta.generations.log_rows import encoded
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.clock import ManualClock

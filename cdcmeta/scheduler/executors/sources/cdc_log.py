@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from cdcmeta.errors import LogTrimmedError
-from cdcmeta.generations.cdc.consumer import rows_between
-from cdcmeta.generations.cdc.log_rows import ROW_PREFIX, SLOTS, LogRow, row_of
-from cdcmeta.generations.cdc.trimming import trimmed_at, upgrade
-from cdcmeta.generations.model.tokens import murmur3_token
+from cdcmeta.generations.consumer import rows_between
+from cdcmeta.generations.log_rows import ROW_PREFIX, SLOTS, LogRow, row_of, trimmed_at, upgrade
+from cdcmeta.generations.tokens import murmur3_token
 from cdcmeta.scheduler.executors.sources.contract import Part
 from snapkv import Change, Changes, Commit, CompactedError, Snapshot, SnapshotKV, Space, Watch
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from cdcmeta.arguments import check_store
 from cdcmeta.errors import (
@@ -14,7 +15,11 @@ from cdcmeta.errors import (
     InvalidWriteTimeError,
     MemberLostError,
 )
-from cdcmeta.generations.cdc.log_rows import (
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import unchanged
+from cdcmeta.generations.known_generations import Generations, check_seconds
+from cdcmeta.generations.log_member import Member
+from cdcmeta.generations.log_rows import (
     IMAGES,
     OLD_PREFIX,
     ROW_PREFIX,
@@ -26,14 +31,13 @@ from cdcmeta.generations.cdc.log_rows import (
     row_of,
     slot_of,
     span_of,
+    trim,
+    upgrade,
 )
-from cdcmeta.generations.cdc.trimming import Trimmer, upgrade
-from cdcmeta.generations.log.binding import Binding, bound_to, merged
-from cdcmeta.generations.log.listing import unchanged
-from cdcmeta.generations.model.metadata import check_seconds
-from cdcmeta.generations.model.streams import StreamId
-from cdcmeta.generations.model.tokens import murmur3_token
+from cdcmeta.generations.streams import StreamId
+from cdcmeta.generations.tokens import murmur3_token
 from snapkv import (
+    Absent,
     CommitTimeoutError,
     CommitUnknownError,
     ConflictError,
@@ -46,9 +50,10 @@ from snapkv import (
     When,
 )
 from snapkv.base.waiting import monotonic, pause
+from snapkv.errors import CorruptStoreError
 from snapkv.model import Guard
 from snapkv.times import LOGICAL_BITS, dated
-from snapkv.tuples import Versionstamp
+from snapkv.tuples import Versionstamp, pack
 
 TIMEOUT_S = 10.0
 COMMIT_S_MAX = 60.0
@@ -59,33 +64,12 @@ ROWS_MAX = 1 << 16
 """Log rows of one commit: their number in it has 16 bits."""
 
 
-class Streams(Protocol):
-    """Returns the stream of a write: a `Member`, or the `Generations` of one process."""
-
-    @property
-    def store(self) -> SnapshotKV | None:
-        """Return the store of its guards, None without guards."""
-        ...
-
-    @property
-    def log(self) -> str | None:
-        """Return the space of the generation log, None without one."""
-        ...
-
-    def stream_of_commit(self, ts: int, token: int) -> StreamId:
-        """Return the stream of a commit, by the timestamp that the store chose."""
-        ...
-
-    def guards(self) -> Mapping[str, list[Guard]]:
-        """Return the guards of that commit, by space."""
-        ...
-
-    def catch_up(self, timeout: float) -> None:
-        """Wait until the known generations have changed since a guard failed."""
-        ...
+Streams: TypeAlias = Member | Generations
+"""What returns the stream of a write: a member of a log, or the generations of one process."""
+BOUND = pack(("generations",))
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """A row to write, or to remove (None), and the row before.
 
     `before` is None without a row before, or if it was not read.
@@ -135,8 +119,7 @@ class CdcLog:
         self.store, self.name, self._streams = store, name, streams
         self._preimage, self._postimage = preimage, postimage
         self._space = store.space(f"cdc/{name}")
-        log = streams.log
-        self._binding = None if log is None else Binding(store, self._space, name, log)
+        self._bound_to: str | None = None
 
     def write(
         self,
@@ -183,7 +166,7 @@ class CdcLog:
 
         pending: GenerationUnavailableError | InvalidWriteTimeError | None = None
         while True:
-            binding = self._binding.ops() if self._binding else {}
+            binding = self._binding(self._streams.log)
             prepared = self._read_before(requested)
             is_overtaken = False
             try:
@@ -251,7 +234,9 @@ class CdcLog:
 
         The first write with a member does it, too. Raises `InvalidArgumentError`.
         """
-        Binding(self.store, self._space, self.name, log).record()
+        while spaces := self._binding(log):
+            with suppress(ConflictError):  # another process recorded first: check its log
+                self.store.commit(lambda _, spaces=spaces: Ops(spaces=spaces))  # type: ignore[misc]
 
     def get(self, key: bytes, when: When | None = None) -> bytes | None:
         """Return a row, now or at a time; None without one."""
@@ -283,8 +268,7 @@ class CdcLog:
         call continues an interrupted one. `GenerationLog.expire` calls it.
         """
         time = self._space.timestamp_of(until)
-        trimmer = Trimmer(self.store, self._space, self.name, bound_to(self._space))
-        return trimmer.trim(time, unread=unread)
+        return trim(self.store, self.name, self._recorded_log(), time, unread=unread)
 
     def upgrade(self) -> int:
         """Move log rows of an older version to where they are read; return how many.
@@ -299,7 +283,37 @@ class CdcLog:
 
     # --- helpers ---
 
-    def _read_before(self, changes: Sequence[Change]) -> Sequence[Change]:
+    def _binding(self, log: str | None) -> dict[str, SpaceOps]:
+        """Return the operations that record the table's generation log, by space.
+
+        They are part of the table's first commit; None needs none, and a recorded log needs no
+        more. One round trip until then. Raises `InvalidArgumentError` if another log is recorded.
+        """
+        if log is None or log == self._bound_to:
+            return {}
+        found = self._recorded_log()
+        if found is None:
+            return {
+                self._space.name: SpaceOps({BOUND: log.encode()}, guards=[Absent(BOUND)]),
+                log: SpaceOps({layout.table_key(self.name): b""}),
+            }
+        if found != log:
+            raise InvalidArgumentError(
+                f"the streams of table {self.name!r} are of {found!r}, not of {log!r}: open it "
+                "with that log of generations"
+            )
+        self._bound_to = log
+        return {}
+
+    def _recorded_log(self) -> str | None:
+        """Return the space of the table's generation log, None if not recorded."""
+        (found,) = self._space.entries_of([BOUND])
+        try:
+            return None if found is None else found.value.decode()
+        except UnicodeDecodeError as e:
+            raise CorruptStoreError(f"not the name of a generation log: {found!r}") from e
+
+    def _read_before(self, changes: Sequence[RowChange]) -> Sequence[RowChange]:
         """Return changes with the rows before them; one round trip, none without `preimage`."""
         if not self._preimage:
             return changes
@@ -308,7 +322,7 @@ class CdcLog:
             change._replace(before=entry) for change, entry in zip(changes, entries, strict=True)
         ]
 
-    def _logged(self, stamp: Stamp, changes: Sequence[Change]) -> list[LogRow]:
+    def _logged(self, stamp: Stamp, changes: Sequence[RowChange]) -> list[LogRow]:
         """Return the log rows of a commit."""
         rows: list[LogRow] = []
         counts: Counter[StreamId] = Counter()
@@ -323,7 +337,7 @@ class CdcLog:
             replace(row, end_of_batch=row.batch_seq_no == counts[row.stream] - 1) for row in rows
         ]
 
-    def _steps(self, change: Change) -> Iterator[tuple[Operation, bytes | None]]:
+    def _steps(self, change: RowChange) -> Iterator[tuple[Operation, bytes | None]]:
         """Yield the operations and values to log for a change, in order."""
         if change.before is not None:
             yield Operation.PREIMAGE, change.before.value
@@ -335,7 +349,7 @@ class CdcLog:
         if self._postimage:
             yield Operation.POSTIMAGE, change.value
 
-    def _ops(self, changes: Sequence[Change], rows: Sequence[LogRow]) -> dict[str, SpaceOps]:
+    def _ops(self, changes: Sequence[RowChange], rows: Sequence[LogRow]) -> dict[str, SpaceOps]:
         keys = {base_key(change.key): change for change in changes}
         puts = {key: change.value for key, change in keys.items() if change.value is not None}
         deletes = [key for key, change in keys.items() if change.value is None]
@@ -345,7 +359,7 @@ class CdcLog:
                 guards.append(unchanged(key, 0 if before is None else before.revision))
         return {self._space.name: SpaceOps(puts | encoded(rows), deletes, guards=guards)}
 
-    def _is_overtaken(self, error: ConflictError, changes: Sequence[Change]) -> bool:
+    def _is_overtaken(self, error: ConflictError, changes: Sequence[RowChange]) -> bool:
         """Return whether another commit has written one of the rows since they were read here."""
         keys = {base_key(change.key) for change in changes}
         return any(getattr(guard, "key", None) in keys for guard, _ in error.failed)
@@ -361,7 +375,7 @@ class CdcLog:
             self._streams.catch_up(left_s)
 
 
-def _checked(changes: object) -> list[Change]:
+def _checked(changes: object) -> list[RowChange]:
     """Return changes with their tokens. Raises `InvalidArgumentError`."""
     try:
         pairs = changes.items() if isinstance(changes, Mapping) else changes
@@ -377,9 +391,20 @@ def _checked(changes: object) -> list[Change]:
         )
     if len({key for key, _ in found}) < len(found):
         raise InvalidArgumentError("a commit writes each row once: a key occurs twice")
-    return [Change(key, murmur3_token(key), value, None) for key, value in found]
+    return [RowChange(key, murmur3_token(key), value, None) for key, value in found]
 
 
 def _change_of(rows: Sequence[LogRow]) -> LogRow:
     """Return the first row that is not an image."""
     return next(row for row in rows if row.operation not in IMAGES)
+
+
+def merged(*parts: Mapping[str, SpaceOps]) -> dict[str, SpaceOps]:
+    """Return the operations of several mappings, by space, for one commit."""
+    found: dict[str, SpaceOps] = {}
+    for part in parts:
+        for name, ops in part.items():
+            had = found.get(name, SpaceOps())
+            puts, deletes = {**had.puts, **ops.puts}, [*had.deletes, *ops.deletes]
+            found[name] = SpaceOps(puts, deletes, guards=[*had.guards, *ops.guards])
+    return found

@@ -14,14 +14,17 @@ from cdcmeta.errors import (
     InvalidArgumentError,
     LogTrimmedError,
 )
-from cdcmeta.generations.cdc.cdclog import CdcLog
-from cdcmeta.generations.cdc.log_rows import SLOTS, LogRow, row_of, span_of
-from cdcmeta.generations.cdc.trimming import trimmed_at
-from cdcmeta.generations.log.consumers import consumers_at
-from cdcmeta.generations.log.generation_log import GenerationLog
-from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress
-from cdcmeta.generations.log.listing import generations_at
-from cdcmeta.generations.model.metadata import check_seconds
+from cdcmeta.generations.cdclog import CdcLog
+from cdcmeta.generations.generation_layout import (
+    ConsumerId,
+    Generation,
+    Progress,
+    consumers_at,
+    generations_at,
+)
+from cdcmeta.generations.generation_log import GenerationLog
+from cdcmeta.generations.known_generations import check_seconds
+from cdcmeta.generations.log_rows import SLOTS, LogRow, row_of, span_of, trimmed_at
 from snapkv import CommitUnknownError, ConflictError, Snapshot, When, pack
 from snapkv.times import dated
 

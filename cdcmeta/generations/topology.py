@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
-from cdcmeta.generations.model.many_tokens import Tokens, Words, shards_of
-from cdcmeta.generations.model.streams import (
+from cdcmeta.generations.streams import (
     INDEX_MAX,
     INDEX_SHIFT,
     STREAM_BYTES,
@@ -29,14 +28,17 @@ from cdcmeta.generations.model.streams import (
     new_stream_ids,
     sharding_table,
 )
-from cdcmeta.generations.model.tokens import (
+from cdcmeta.generations.tokens import (
     BIAS,
     IGNORE_MSB_MAX,
     MASK,
     TOKEN_MIN,
     Sharding,
+    Tokens,
+    Words,
     checked_token,
     integer,
+    shards_of,
 )
 
 Streams: TypeAlias = npt.NDArray[np.void]

@@ -44,10 +44,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cdcmeta.errors import CorruptTopologyError, SwitchAbortedError, SwitchPendingError
-from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.layout import PREPARED, STORING, Aborted, Generation, Switch
-from cdcmeta.generations.log.listing import State, generations_at, read_state
-from cdcmeta.generations.model.topology import Topology
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import (
+    PREPARED,
+    STORING,
+    Aborted,
+    Generation,
+    LogState,
+    Switch,
+    generations_at,
+    read_state,
+)
+from cdcmeta.generations.topology import Topology
 from snapkv import (
     AtRevision,
     CommitTimeoutError,
@@ -86,7 +94,7 @@ class Answers(NamedTuple):
     newest_member: str
 
 
-class Coordinator:
+class SwitchCoordinator:
     """Drives the switches of one log, its own and the switches of dead coordinators."""
 
     def __init__(
@@ -168,7 +176,7 @@ class Coordinator:
     # --- steps ---
 
     def _begin(
-        self, state: State, digest: bytes, topology: Topology, deadline: float
+        self, state: LogState, digest: bytes, topology: Topology, deadline: float
     ) -> bytes | None:
         """Claim the switch, write its rows, prepare it; return its id, None without the claim."""
         id, refines = self._random_bytes(16), _refines(state, topology)
@@ -209,7 +217,7 @@ class Coordinator:
         )
         return SpaceOps({layout.SWITCH: layout.encode(asked)}, guards=[guard])
 
-    def _advance(self, state: State, watch: Watch[bytes], deadline: float) -> None:
+    def _advance(self, state: LogState, watch: Watch[bytes], deadline: float) -> None:
         """Take the next step of a switch, or wait for another process to take it."""
         switch = state.switch
         assert switch is not None
@@ -241,7 +249,7 @@ class Coordinator:
         except CompactedError:  # the watch only wakes; the caller reads the state again
             pause(min(POLL_S, left))
 
-    def _abort_reason(self, state: State, switch: Switch, answers: Answers) -> str | None:
+    def _abort_reason(self, state: LogState, switch: Switch, answers: Answers) -> str | None:
         """Return why a switch must be aborted, None if it must not."""
         if answers.refusals:
             return "; ".join(answers.refusals)
@@ -281,7 +289,7 @@ class Coordinator:
         )
         return Answers(missing, reasons, newest, names.get(session) or _name_of(b"", session))
 
-    def _commit(self, state: State, newest_write: int, deadline: float) -> None:
+    def _commit(self, state: LogState, newest_write: int, deadline: float) -> None:
         switch = state.switch
         assert switch is not None
 
@@ -305,7 +313,7 @@ class Coordinator:
 
         self._committed(commit, "commit", deadline)
 
-    def _abort(self, state: State, why: str, deadline: float) -> None:
+    def _abort(self, state: LogState, why: str, deadline: float) -> None:
         switch = state.switch
         assert switch is not None
         puts = {layout.ABORTED: layout.encode(Aborted(switch.id, why))}
@@ -338,7 +346,7 @@ class Coordinator:
         return self._space.watch(layout.SWITCH)
 
 
-def _ended(id: bytes, puts: dict[bytes, bytes], state: State) -> SpaceOps:
+def _ended(id: bytes, puts: dict[bytes, bytes], state: LogState) -> SpaceOps:
     answers = [layout.ack_prefix(id), layout.refusal_prefix(id)]
     return SpaceOps(puts, [layout.SWITCH], answers, state.guards())
 
@@ -357,14 +365,14 @@ def _parts(id: bytes, topology: Topology) -> Iterator[dict[bytes, bytes]]:
         yield part
 
 
-def _newest(state: State) -> Generation | None:
+def _newest(state: LogState) -> Generation | None:
     if not state.head:
         return None
     (found,) = state.snapshot.entries_of([layout.generation_key(state.head)])
     return None if found is None else layout.decode(Generation, found.value)
 
 
-def _refines(state: State, topology: Topology) -> bool | None:
+def _refines(state: LogState, topology: Topology) -> bool | None:
     """Return whether each range lies in one of the newest generation's; None if unknown."""
     newest = _newest(state)
     if newest is None:
@@ -377,12 +385,12 @@ def _refines(state: State, topology: Topology) -> bool | None:
     return before.issubset(end for end, _ in topology.rows())
 
 
-def _made(state: State, id: bytes) -> Generation | None:
+def _made(state: LogState, id: bytes) -> Generation | None:
     """Return the generation that a switch made, None if it was aborted."""
     return next((each for each in generations_at(state.snapshot) if each.id == id), None)
 
 
-def _aborted(state: State, id: bytes) -> SwitchAbortedError:
+def _aborted(state: LogState, id: bytes) -> SwitchAbortedError:
     why = (
         state.aborted.why
         if state.aborted and state.aborted.id == id

@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 from cdcmeta.arguments import check_store
-from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError
-from cdcmeta.generations.cdc.trimming import Trimmer
-from cdcmeta.generations.log import consumers as registered
-from cdcmeta.generations.log import expiry, layout
-from cdcmeta.generations.log.expiry import Expired
-from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress, Switch
-from cdcmeta.generations.log.listing import Listing, generations_at, read_state
-from cdcmeta.generations.log.log_member import Member
-from cdcmeta.generations.log.switching import Coordinator
-from cdcmeta.generations.model.metadata import DELAY_S_MAX, LEEWAY_S, Generations, check_seconds
-from cdcmeta.generations.model.streams import limited_ring
-from cdcmeta.generations.model.tokens import Sharding
-from cdcmeta.generations.model.topology import Topology
-from snapkv import SnapKVError, SnapshotKV, When, pack
+from cdcmeta.errors import (
+    ConsumerTakenError,
+    ExpiryIncompleteError,
+    GenerationNotFoundError,
+    InvalidArgumentError,
+)
+from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.generation_layout import (
+    ConsumerId,
+    Generation,
+    Progress,
+    Switch,
+    consumers_at,
+    generations_at,
+    read_state,
+    revision_of,
+    topology_at,
+    unchanged,
+)
+from cdcmeta.generations.known_generations import DELAY_S_MAX, LEEWAY_S, Generations, check_seconds
+from cdcmeta.generations.log_member import Member
+from cdcmeta.generations.log_rows import trim
+from cdcmeta.generations.streams import StreamId, limited_ring
+from cdcmeta.generations.switching import SwitchCoordinator
+from cdcmeta.generations.tokens import Sharding
+from cdcmeta.generations.topology import Topology
+from snapkv import (
+    AtRevision,
+    ConflictError,
+    SnapKVError,
+    Snapshot,
+    SnapshotKV,
+    Space,
+    SpaceOps,
+    When,
+    format_time,
+    pack,
+)
 from snapkv.errors import EngineUnavailableError, StoreClosedError
+from snapkv.model import Guard
 from snapkv.times import PHYSICAL_MS_MAX
 
 PROPAGATION_DELAY_S = 30.0
@@ -31,7 +59,24 @@ TIMEOUT_S = 120.0
 TTL_S = 10.0
 
 
-class GenerationLog(Listing):
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The result of an expiry: generations marked and removed, and the number of rows trimmed."""
+
+    marked: tuple[Generation, ...]
+    removed: tuple[Generation, ...]
+    rows: int = 0
+
+
+class TableRow(NamedTuple):
+    """A row of ScyllaDB's table for clients."""
+
+    time: int
+    streams: list[StreamId]
+    expired: int | None
+
+
+class GenerationLog:
     """The generations of one ring, in a store; all members vote on each switch, in two phases.
 
     A new generation operates from `2 * propagation_delay + leeway` seconds after its commit on, the
@@ -76,13 +121,12 @@ class GenerationLog(Listing):
         self._patience, self._clock_skew = patience, 2 * propagation_delay
         self._margin = pack(round(max(leeway, propagation_delay) * 1_000))
         self._random_bytes = random_bytes
-        space = store.space(layout.space_of(name))
-        super().__init__(space)
+        self._space = store.space(layout.space_of(name))
         escaped = name.replace("%", "%25").replace("/", "%2F")  # not a prefix of another log's
         self._session_prefix = f"{layout.space_of(escaped)}/".encode()
-        self._coordinator = Coordinator(
+        self._coordinator = SwitchCoordinator(
             store,
-            space,
+            self._space,
             self._session_prefix,
             delay_ms=round((2 * propagation_delay + leeway) * 1_000),
             patience_ms=round(patience * 1_000),
@@ -97,6 +141,46 @@ class GenerationLog(Listing):
 
     def __repr__(self) -> str:
         return f"<GenerationLog {self.name!r}>"
+
+    # --- reading ---
+
+    def generations(self, *, as_of: When | None = None) -> list[Generation]:
+        """Return the generations listed now or at a time, oldest first."""
+        return generations_at(self._space.at(as_of))
+
+    def at(self, when: When | None = None, *, revision: int | None = None) -> Snapshot[bytes]:
+        """Return a snapshot of the log at a time or a revision."""
+        return self._space.at(when, revision=revision)
+
+    def timestamp_of(self, when: When) -> int:
+        """Return the timestamp of a time, by the store's clock."""
+        return self._space.timestamp_of(when)
+
+    def operating_at(self, when: When) -> Generation | None:
+        """Return the generation that operates at a time; None before the first remaining one."""
+        time = self._space.timestamp_of(when)
+        return next((each for each in reversed(self.generations()) if each.time <= time), None)
+
+    def next_after(self, when: When) -> Generation | None:
+        """Return the first generation that begins after a time, None if none exists yet."""
+        time = self._space.timestamp_of(when)
+        return next((each for each in self.generations() if each.time > time), None)
+
+    def topology(self, generation: Generation, *, as_of: When | None = None) -> Topology:
+        """Return a generation's ranges and streams, as they are stored now or at a time.
+
+        One listing. Raises `GenerationNotFoundError` after it was removed, `CorruptTopologyError`.
+        """
+        return topology_at(self._space.at(as_of), generation)
+
+    def streams_of(self, generation: Generation) -> list[StreamId]:
+        """Return a generation's streams in the order of the ring; raises as `topology`."""
+        return [StreamId(bytes(raw)) for raw in self.topology(generation).ids]
+
+    def table(self) -> Iterator[TableRow]:
+        """Yield a row for each generation, newest first, as for ScyllaDB's clients."""
+        for each in reversed(self.generations()):
+            yield TableRow(each.time, self.streams_of(each), each.expired)
 
     # --- switching ---
 
@@ -175,7 +259,7 @@ class GenerationLog(Listing):
             check_seconds("ttl", ttl, most=PHYSICAL_MS_MAX // 1_000)
         now = self.timestamp_of("-0s")
         superseded, kept = max(0, now - self._margin), pack(round(retention * 1_000))
-        done = expiry.expire(self._space, superseded, kept)
+        done = expire(self._space, superseded, kept)
         state = self._space.at()
         oldest = min((each.time for each in generations_at(state)), default=0)
         ages = [(max(0, oldest - 1), False)]
@@ -197,10 +281,9 @@ class GenerationLog(Listing):
         """
         rows, failed = 0, dict[str, Exception]()
         for at, table in enumerate(tables):
-            trimmer = Trimmer(self.store, self.store.space(f"cdc/{table}"), table, self.space)
             try:
                 for until, unread in ages:
-                    rows += trimmer.trim(until, unread=unread)
+                    rows += trim(self.store, table, self.space, until, unread=unread)
             except (EngineUnavailableError, StoreClosedError) as e:
                 failed |= dict.fromkeys(tables[at:], e)
                 break
@@ -210,36 +293,87 @@ class GenerationLog(Listing):
 
     def consumers(self) -> dict[ConsumerId, Progress]:
         """Return the registered consumers and their progress."""
-        return registered.consumers(self._space)
+        return consumers_at(self._space.at())
 
     def forget(self, consumer: str, table: str = "default") -> bool:
         """Forget a consumer of a table, so that nothing is kept for it; return whether it existed.
 
         Also forgets a consumer of this name that an older version registered without its table.
         """
-        return registered.forget(self._space, consumer, table)
+        snapshot = self._space.at()
+        found = list(snapshot.keys(layout.consumers_prefix(table, consumer)))
+        old = layout.old_consumer_key(consumer)
+        found += [old] * (snapshot.entries_of([old])[0] is not None)
+        if found:
+            self._space.commit(deletes=found)
+        return bool(found)
 
     def progress_of(self, consumer: ConsumerId) -> tuple[Progress, int] | None:
         """Return a consumer's progress and the revision of its save, None if not registered.
 
-        Raises `InvalidArgumentError` where the progress of this name is another consumer's.
+        Raises `InvalidArgumentError` where the name is in use by another number of workers, or was
+        registered by a version that did not record which table it reads.
         """
-        return registered.progress_of(self._space, consumer)
+        snapshot = self._space.at()
+        table, name, _, parts = consumer
+        own_key = layout.consumer_key(consumer)
+        if table is None:
+            (own,) = snapshot.entries_of([own_key])
+        else:
+            entries = dict(snapshot.entries(layout.consumers_prefix(table, name)))
+            own = entries.get(own_key)
+            if own is None and entries:
+                others = layout.consumer_of(next(iter(entries))).parts
+                raise InvalidArgumentError(
+                    f"consumer {name!r} of table {table!r} has {others} workers, not {parts}: "
+                    "let all of them read to one moment, forget it, and register it with `since` "
+                    "of that"
+                )
+            if own is None:
+                _check_no_old_one(snapshot, table, name)
+        return None if own is None else (layout.decode(Progress, own.value), own.revision)
 
     def register(self, consumers: Sequence[ConsumerId], begin: Progress) -> None:
         """Register the workers of a consumer, all or none, beginning at `begin`.
 
-        Raises `InvalidArgumentError` for a name in use, `GenerationNotFoundError`.
+        Expiry then keeps that generation. Raises `InvalidArgumentError` for a name in use,
+        `GenerationNotFoundError` when the generation was removed meanwhile.
         """
-        registered.register(self._space, consumers, begin)
+        own = [layout.consumer_key(id) for id in consumers]
+        key = layout.generation_key(begin.generation)
+        while True:
+            snapshot = self._space.at()
+            generation, count, *known = snapshot.entries_of([key, layout.CONSUMERS, *own])
+            if any(known):
+                raise InvalidArgumentError(f"consumer {consumers[0].name!r} is registered already")
+            if generation is None:
+                raise GenerationNotFoundError(
+                    f"the generation from {format_time(begin.generation)} "
+                    f"({begin.generation}) on was removed"
+                )
+            counted = layout.number(1 + (layout.number_of(count.value) if count else 0))
+            puts = dict.fromkeys(own, layout.encode(begin)) | {layout.CONSUMERS: counted}
+            guards: list[Guard] = [
+                AtRevision(key, generation.revision),
+                unchanged(layout.CONSUMERS, revision_of(count)),  # no other registration meanwhile
+            ]
+            with suppress(ConflictError):
+                self._space.commit(puts=puts, guards=guards)
+                return
 
     def save(self, consumer: ConsumerId, revision: int, reached: Progress) -> int:
         """Save a consumer's progress if it is unchanged since a revision; return the next one.
 
-        Raises `ConsumerTakenError`, and what `SnapshotKV.commit` raises. After an unknown
-        outcome `SnapshotKV.resolve` returns the commit, whose revision is the next one.
+        Raises `ConsumerTakenError` if another process saved meanwhile, and what `SnapshotKV.commit`
+        raises. After an unknown outcome `SnapshotKV.resolve` returns the commit, whose revision is
+        the next one.
         """
-        return registered.save(self._space, consumer, revision, reached)
+        own = layout.consumer_key(consumer)
+        guards = [AtRevision(own, revision)]
+        try:
+            return self._space.commit(puts={own: layout.encode(reached)}, guards=guards).revision
+        except ConflictError as e:
+            raise ConsumerTakenError(consumer.name) from e
 
     # --- members ---
 
@@ -288,3 +422,54 @@ class GenerationLog(Listing):
             return topology[0]
 
         return self._coordinator.make(layout.digest_of(checked), make, timeout, force=force)
+
+
+def _check_no_old_one(snapshot: Snapshot[bytes], table: str, name: str) -> None:
+    (old,) = snapshot.entries_of([layout.old_consumer_key(name)])
+    if old is not None:
+        position = layout.decode(Progress, old.value).position
+        raise InvalidArgumentError(
+            f"consumer {name!r} was registered by an older version, which did not record its "
+            f"table, and came to {position}: if it read table {table!r}, forget it and register "
+            f"it again with since={position}"
+        )
+
+
+def expire(space: Space, now: int, retention: int) -> Expired:
+    """Mark the generations that were superseded by `now`; remove them `retention` later.
+
+    Keeps the current generation, and generations that a registered consumer has not passed. Costs a
+    listing, and a commit for each one marked or removed. Times and `retention` are timestamps.
+    """
+    snapshot = space.at()
+    (count,) = snapshot.entries_of([layout.CONSUMERS])
+    same_consumers = unchanged(layout.CONSUMERS, revision_of(count))
+    slowest = min((each.position for each in consumers_at(snapshot).values()), default=now)
+    marked: list[Generation] = []
+    removed: list[Generation] = []
+    for generation, later in pairwise(generations_at(snapshot)):
+        if later.time > now:
+            break
+        key = layout.generation_key(generation.time)
+        (entry,) = snapshot.entries_of([key])
+        assert entry is not None
+        unmarked: Guard = AtRevision(key, entry.revision)
+        if later.time + retention <= now and later.time - 1 <= slowest:
+            rows = layout.rows_prefix(generation.id)
+            if not _committed(space, SpaceOps({}, [key], [rows], [unmarked, same_consumers])):
+                break  # not a later one first: its writes would seem to be this one's
+            removed.append(generation)
+        elif generation.expired is None:
+            record = replace(generation, expired=now)
+            ops = SpaceOps({key: layout.encode(record)}, guards=[unmarked])
+            if _committed(space, ops):
+                marked.append(record)
+    return Expired(tuple(marked), tuple(removed))
+
+
+def _committed(space: Space, ops: SpaceOps) -> bool:
+    try:
+        space.commit(lambda _: ops)
+    except ConflictError:
+        return False
+    return True

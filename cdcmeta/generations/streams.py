@@ -12,15 +12,17 @@ import numpy.typing as npt
 
 from cdcmeta.arguments import check_int
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations.model.many_tokens import Tokens, Words, first_tokens
-from cdcmeta.generations.model.tokens import (
+from cdcmeta.generations.tokens import (
     BIAS,
     MASK,
     TOKEN_MAX,
     TOKEN_MIN,
     Sharding,
+    Tokens,
+    Words,
     checked_ring,
     checked_token,
+    first_tokens,
 )
 
 STREAM_BYTES = 16

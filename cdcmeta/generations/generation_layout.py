@@ -1,4 +1,4 @@
-"""Keys and values of a log of generations, in FoundationDB's tuple encoding.
+"""Keys and values of a log of generations, in tuple encoding, and its state at one moment.
 
 | key | value |
 |---|---|
@@ -26,9 +26,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
-from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
-from cdcmeta.generations.model.tokens import Sharding
+from cdcmeta.errors import CorruptTopologyError, GenerationNotFoundError, InvalidArgumentError
+from cdcmeta.generations.tokens import Sharding
+from cdcmeta.generations.topology import Topology
+from snapkv import Absent, AtRevision, Entry, Snapshot, Space, When
 from snapkv.errors import CorruptStoreError, FormatError, InvalidTupleError
+from snapkv.model import Guard
 from snapkv.times import TIMESTAMP_MAX
 from snapkv.tuples import pack, unpack
 
@@ -329,3 +332,77 @@ def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise InvalidArgumentError(f"a consumer's name is a text that is not empty, not {name!r}")
     return name
+
+
+# --- what a log has at one moment ---
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The state at one revision: the newest generation's time, and the switch under way."""
+
+    snapshot: Snapshot[bytes]
+    head: int
+    head_revision: int
+    switch: Switch | None
+    switch_revision: int
+    aborted: Aborted | None
+
+    def guards(self) -> list[Guard]:
+        """Return guards that hold while the newest generation and the switch are unchanged."""
+        return [
+            unchanged(HEAD, self.head_revision),
+            unchanged(SWITCH, self.switch_revision),
+        ]
+
+
+def read_state(space: Space, as_of: When | None = None) -> LogState:
+    """Return the newest state, or that of a time; one or two round trips."""
+    snapshot = space.at(as_of)
+    head, switch, aborted = snapshot.entries_of([HEAD, SWITCH, ABORTED])
+    return LogState(
+        snapshot,
+        number_of(head.value) if head else 0,
+        revision_of(head),
+        decode(Switch, switch.value) if switch else None,
+        revision_of(switch),
+        decode(Aborted, aborted.value) if aborted else None,
+    )
+
+
+def generations_at(snapshot: Snapshot[bytes]) -> list[Generation]:
+    """Return the generations listed at a moment, oldest first."""
+    items = snapshot.items(GENERATION_PREFIX)
+    return [generation_of(key, value) for key, value in items]
+
+
+def consumers_at(snapshot: Snapshot[bytes]) -> dict[ConsumerId, Progress]:
+    """Return the consumers registered at a moment, and their progress."""
+    items = snapshot.items(CONSUMER_PREFIX)
+    return {consumer_of(key): decode(Progress, value) for key, value in items}
+
+
+def topology_at(snapshot: Snapshot[bytes], generation: Generation | Switch) -> Topology:
+    """Return the topology of a generation, or of a switch under way; one listing.
+
+    Raises `GenerationNotFoundError` if its rows were removed, `CorruptTopologyError`.
+    """
+    prefix = rows_prefix(generation.id)
+    rows = [(end_of(prefix, key), value) for key, value in snapshot.items(prefix)]
+    if not rows:
+        raise GenerationNotFoundError(f"generation {generation.id.hex()} no longer has rows")
+    topology = Topology.of_rows(rows)
+    found, wanted = (len(topology), topology.stream_count), (generation.ranges, generation.streams)
+    if found != wanted:
+        raise CorruptTopologyError(f"the rows have {found} ranges and streams, not {wanted}")
+    return topology
+
+
+def revision_of(entry: Entry | None) -> int:
+    """Return the revision of an entry, 0 for none."""
+    return 0 if entry is None else entry.revision
+
+
+def unchanged(key: bytes, revision: int) -> Guard:
+    """Return the guard that a key is unchanged since it was read: at a revision, 0: absent."""
+    return AtRevision(key, revision) if revision else Absent(key)
