@@ -261,7 +261,7 @@ def _text_of(schema: Any) -> str:
 def metrics() -> Iterator[str]:
     """Yield each metric, its type, its labels and its help."""
     from cdcmeta.metrics import CaptureMetrics
-    from snapkv.metrics import instruments
+    from snapkv.metrics import prometheus as instruments
 
     families = [
         *vars(instruments.Instruments()).values(),

@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
-from cdcmeta.cli.capturing import capture
-from cdcmeta.cli.changefeeds import changefeed
-from cdcmeta.cli.generations import generations, streams
-from cdcmeta.cli.serving import serve
-from cdcmeta.cli.upgrading import upgrade
+from cdcmeta.cli.changefeed_commands import changefeed
+from cdcmeta.cli.generation_commands import generations, streams, upgrade
+from cdcmeta.cli.server_commands import capture, serve
 from cdcmeta.errors import CDCMetaError
 from snapkv import SnapKVError
 from snapkv.cli.kit import App, misuse_of, version_option

@@ -9,41 +9,40 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli.commands import STORE_VARIABLE, App, Place, misuse_of, version_option
-from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
-from snapkv.cli.interrupts import Interrupts
-from snapkv.cli.options import JsonOption, NameOption, NoPagerOption, OutputOption
-from snapkv.cli.terminal import prepare_streams, tell_error
+from snapkv.cli.commands import STORE_VARIABLE, App, CommandPlace, misuse_of, version_option
+from snapkv.cli.exits import MEANINGS, Exit, Interrupts, code_of, message_of
+from snapkv.cli.store_options import JsonOption, NameOption, NoPagerOption, OutputOption
+from snapkv.cli.terminal import prepare_streams, report_error
 
 _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANINGS.items())
 
 COMMANDS = {
-    "get": Place("snapkv.cli.reading", "Read"),
-    "ls": Place("snapkv.cli.reading", "Read"),
-    "log": Place("snapkv.cli.commits", "Read"),
-    "history": Place("snapkv.cli.reading", "Read"),
-    "diff": Place("snapkv.cli.comparing", "Read", times=2),
-    "show": Place("snapkv.cli.showing", "Read", times=1),
-    "blame": Place("snapkv.cli.comparing", "Read"),
-    "watch": Place("snapkv.cli.watching", "Read"),
-    "fleet": Place("snapkv.cli.fleet", "Read"),
-    "ui": Place("snapkv.cli.ui_command", "Read"),
-    "put": Place("snapkv.cli.writing", "Write"),
-    "rm": Place("snapkv.cli.writing", "Write"),
-    "restore": Place("snapkv.cli.writing", "Write", times=1),
-    "resolve": Place("snapkv.cli.writing", "Write"),
-    "import-prefix": Place("snapkv.cli.importing", "Write"),
-    "tick": Place("snapkv.cli.ticker", "Write"),
-    "compact": Place("snapkv.cli.upkeep", "Keep", times=1),
-    "dump": Place("snapkv.cli.upkeep", "Keep"),
-    "load": Place("snapkv.cli.upkeep", "Keep"),
-    "backup": Place("snapkv.cli.upkeep", "Keep"),
-    "check": Place("snapkv.cli.upkeep", "Keep"),
-    "info": Place("snapkv.cli.upkeep", "Keep"),
-    "health": Place("snapkv.cli.health_command", "Keep"),
-    "record": Place("snapkv.cli.recording", "Keep"),
-    "archive": Place("snapkv.cli.archiving", "Keep"),
-    "tour": Place("snapkv.cli.tour", "Try"),
+    "get": CommandPlace("snapkv.cli.key_commands", "Read"),
+    "ls": CommandPlace("snapkv.cli.key_commands", "Read"),
+    "log": CommandPlace("snapkv.cli.commit_commands", "Read"),
+    "history": CommandPlace("snapkv.cli.key_commands", "Read"),
+    "diff": CommandPlace("snapkv.cli.key_commands", "Read", times=2),
+    "show": CommandPlace("snapkv.cli.commit_commands", "Read", times=1),
+    "blame": CommandPlace("snapkv.cli.key_commands", "Read"),
+    "watch": CommandPlace("snapkv.cli.watch_command", "Read"),
+    "fleet": CommandPlace("snapkv.cli.fleet", "Read"),
+    "ui": CommandPlace("snapkv.cli.ui_command", "Read"),
+    "put": CommandPlace("snapkv.cli.write_commands", "Write"),
+    "rm": CommandPlace("snapkv.cli.write_commands", "Write"),
+    "restore": CommandPlace("snapkv.cli.write_commands", "Write", times=1),
+    "resolve": CommandPlace("snapkv.cli.write_commands", "Write"),
+    "import-prefix": CommandPlace("snapkv.cli.importing", "Write"),
+    "tick": CommandPlace("snapkv.cli.tick_command", "Write"),
+    "compact": CommandPlace("snapkv.cli.upkeep", "Keep", times=1),
+    "dump": CommandPlace("snapkv.cli.upkeep", "Keep"),
+    "load": CommandPlace("snapkv.cli.upkeep", "Keep"),
+    "backup": CommandPlace("snapkv.cli.upkeep", "Keep"),
+    "check": CommandPlace("snapkv.cli.upkeep", "Keep"),
+    "info": CommandPlace("snapkv.cli.upkeep", "Keep"),
+    "health": CommandPlace("snapkv.cli.upkeep", "Keep"),
+    "record": CommandPlace("snapkv.cli.recording", "Keep"),
+    "archive": CommandPlace("snapkv.cli.archiving", "Keep"),
+    "tour": CommandPlace("snapkv.cli.tour", "Try"),
 }
 """The commands, in the order of the help. Only the module of the command that runs is imported."""
 
@@ -95,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: Exception) -> int:
     """Show an error in one line and return its code; raise unexpected errors."""
     if (code := code_of(error)) is not None:
-        tell_error(message_of(error))
+        report_error(message_of(error))
         return code
     misuse = misuse_of(error, "snapkv")
     if misuse is None:
         raise error
-    tell_error(misuse)
+    report_error(misuse)
     return Exit.USAGE

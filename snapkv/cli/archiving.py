@@ -10,10 +10,9 @@ import typer
 from snapkv.cli.commands import App
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.options import StoreOptions, seconds, takes
 from snapkv.cli.output import Output
-from snapkv.cli.progress import progress_bar, working
-from snapkv.cli.terminal import tell
+from snapkv.cli.store_options import StoreOptions, seconds, takes
+from snapkv.cli.terminal import progress_bar, report, working
 from snapkv.clock import SystemClock
 from snapkv.copying.record import record
 from snapkv.errors import CompactedError
@@ -171,7 +170,7 @@ def restore(
     fields = {**time_json(newest), "commits": done.commits, "changes": done.changes}
     options.output.record(fields, (time_text(newest), "cyan"))
     if not options.structured:
-        tell(f"{counted(done.commits, 'commit')} and {counted(done.changes, 'change')} in {into}")
+        report(f"{counted(done.commits, 'commit')} and {counted(done.changes, 'change')} in {into}")
 
 
 @archive.command()

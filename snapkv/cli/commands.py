@@ -17,8 +17,8 @@ from typer.main import get_command
 from snapkv._version import __version__
 from snapkv.base.text import shortened_text
 from snapkv.cli.exits import Exit
-from snapkv.cli.progress import patience as patience
 from snapkv.cli.terminal import drop_output
+from snapkv.cli.terminal import patience as patience
 from snapkv.store.open import STORE_VARIABLE as STORE_VARIABLE
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -121,7 +121,7 @@ class TwoTimesCommand(TimeCommand):
     times = 2
 
 
-class Place(NamedTuple):
+class CommandPlace(NamedTuple):
     """Where a command is, its panel in the help, and how many times it takes as arguments.
 
     The module has it under its name, with `_` for `-`: a function, or an `App` with subcommands.
@@ -135,7 +135,7 @@ class Place(NamedTuple):
 class LazyCommands(Mapping[str, Any]):
     """Commands by name; the first access to one imports its module, and makes it."""
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Mapping[str, CommandPlace]) -> None:
         self._places, self._made = places, dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
@@ -153,7 +153,7 @@ class LazyCommands(Mapping[str, Any]):
         return len(self._places)
 
 
-def _made(name: str, place: Place) -> Any:
+def _made(name: str, place: CommandPlace) -> Any:
     """Return the command at a place, as typer makes it."""
     found = getattr(import_module(place.module), name.replace("-", "_"))
     if isinstance(found, App):
@@ -172,7 +172,7 @@ class Commands(_Params, TyperGroup):
     class's `table` are made when something asks for them.
     """
 
-    table: ClassVar[Mapping[str, Place]] = {}
+    table: ClassVar[Mapping[str, CommandPlace]] = {}
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -212,7 +212,7 @@ class Commands(_Params, TyperGroup):
 class App(typer.Typer):
     """A typer app of `Commands`: the commands of a table, or commands that are added."""
 
-    def __init__(self, *, table: Mapping[str, Place] | None = None, **settings: Any) -> None:
+    def __init__(self, *, table: Mapping[str, CommandPlace] | None = None, **settings: Any) -> None:
         kind = type("Commands", (Commands,), {"table": table}) if table else Commands
         super().__init__(
             cls=kind, context_settings=HELP_OPTIONS, pretty_exceptions_enable=False, **settings

@@ -1,8 +1,13 @@
-"""Exit codes, and the code of each error."""
+"""The end of a command: exit codes, the code of each error, and signals."""
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from types import FrameType
 
 from snapkv import errors as _errors
 from snapkv.times import date_text
@@ -117,3 +122,57 @@ def _advice_of(error: Exception) -> str:
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror or error}"
     return str(error)
+
+
+# --- signals that end a command ---
+
+
+class Interrupts:
+    """Notices Ctrl-C while its block runs in the main thread; it raises `KeyboardInterrupt`.
+
+    If that falls into an import inside an extension module, another error takes its place: pandas,
+    which pyarrow imports when it first converts a value, reports a circular import. So `came` says
+    whether an error is that of an interrupt.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> Interrupts:
+        self._installed = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if self._installed:
+            signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that what it began is removed or closed.
+
+    A second one ends the process at once. Where SIGTERM is ignored or has a handler, that stays.
+    """
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

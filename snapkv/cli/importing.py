@@ -12,17 +12,15 @@ import typer
 from snapkv.base.text import LongerNames
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
-from snapkv.cli.options import (
+from snapkv.cli.output import Output
+from snapkv.cli.store_options import (
     StoreOptions,
     YesOption,
     inherited,
     takes,
     warnings_shown,
 )
-from snapkv.cli.output import Output
-from snapkv.cli.progress import progress_bar, working
-from snapkv.cli.questions import confirm
-from snapkv.cli.terminal import tell, tell_longer_names
+from snapkv.cli.terminal import confirm, progress_bar, report, report_longer_names, working
 from snapkv.copying.import_prefix import ImportResult, Progress
 from snapkv.copying.import_prefix import import_prefix as import_into
 from snapkv.errors import (
@@ -117,12 +115,12 @@ def import_prefix(
     with shown, _importing(options, tried, dry_run) as kv:
         target = under + ("" if strip else prefix)
         if replace and not dry_run and (there := kv.at().count(target)):
-            tell_longer_names(LongerNames(target, kv.at().keys(target)))
+            report_longer_names(LongerNames(target, kv.at().keys(target)))
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
             confirm(f"Replace what differs of {what} in {store}?", yes=yes)
         with warnings_shown(again=not elsewhere):
             done = _run_shown(lambda progress: tried(kv, progress, dry_run), dry_run=dry_run)
-    _tell_result(options.output, done, dry_run)
+    _report_result(options.output, done, dry_run)
 
 
 @contextmanager
@@ -175,7 +173,7 @@ def _run_shown(run: Callable[[Progress | None], ImportResult], *, dry_run: bool)
             def moved(done: int, total: int) -> None:
                 nonlocal begun, kept
                 if total > 1 and not begun:
-                    tell(
+                    report(
                         f"in {total:,} commits: until the last one, readers see a part of the keys"
                     )
                 begun, kept = total > 1, done > 0
@@ -184,7 +182,7 @@ def _run_shown(run: Callable[[Progress | None], ImportResult], *, dry_run: bool)
             return run(moved)
     except KeyboardInterrupt:
         if begun:
-            tell("interrupted: imported keys stay; another import continues there")
+            report("interrupted: imported keys stay; another import continues there")
         raise
     except CommitTooLargeError as e:
         helps = "" if e.what.startswith("'") else "; use --batches for several commits"
@@ -194,11 +192,11 @@ def _run_shown(run: Callable[[Progress | None], ImportResult], *, dry_run: bool)
         raise CommandError(message, Exit.CONFLICT) from e
     except SnapKVError:
         if kept:
-            tell("imported keys stay; another import continues there")
+            report("imported keys stay; another import continues there")
         raise
 
 
-def _tell_result(out: Output, done: ImportResult, dry_run: bool) -> None:
+def _report_result(out: Output, done: ImportResult, dry_run: bool) -> None:
     fields: Json = {
         "keys": done.keys,
         "saved": done.saved,
@@ -213,13 +211,13 @@ def _tell_result(out: Output, done: ImportResult, dry_run: bool) -> None:
         f"of {done.keys:,} in the source, in {counted(done.commits, 'commit')}"
     )
     if done.left_out:
-        tell(f"left out: {counted(done.left_out, 'key')} of snapkv stores")
+        report(f"left out: {counted(done.left_out, 'key')} of snapkv stores")
     if dry_run:
         out.record(fields, f"would be: {said}")
     elif done.newest is None:
         if out.structured:
             out.record(fields)
-        tell(f"nothing to import: the store has all {counted(done.keys, 'key')} already")
+        report(f"nothing to import: the store has all {counted(done.keys, 'key')} already")
     else:
         out.record(fields, out.time(done.newest.ts))
-        tell(said)
+        report(said)

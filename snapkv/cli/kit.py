@@ -2,7 +2,7 @@
 
 from snapkv.cli.commands import STORE_VARIABLE, App, misuse_of, patience, version_option
 from snapkv.cli.formats import Json, json_line, time_json
-from snapkv.cli.serving import (
+from snapkv.cli.server_options import (
     HOST,
     AllowHostOption,
     HostOption,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapkv.cli.terminal import tell
+from snapkv.cli.terminal import report
 from snapkv.clock import SystemClock
 from snapkv.layout import CREATION_ORDINAL
 from snapkv.model import Version
@@ -40,7 +40,7 @@ def _understood(text: str | None, meant: Callable[[TypedTime], When | None]) -> 
     typed = understood(text, now_ms)
     when = meant(typed)
     if echo := typed.echo(when, now_ms):
-        tell(f"snapkv: {echo}")
+        report(f"snapkv: {echo}")
     return when
 
 
@@ -50,9 +50,9 @@ def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None
         return when
     if isinstance(store, Observed):
         if place := _among_ticks(store.reader.timeline, revision):
-            tell(f"snapkv: {when} {place}")
+            report(f"snapkv: {when} {place}")
     elif timestamp := store.timestamp_of(when or ""):
-        tell(f"snapkv: {when} = {format_time(timestamp)}")
+        report(f"snapkv: {when} = {format_time(timestamp)}")
     return when
 
 

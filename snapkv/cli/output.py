@@ -31,7 +31,7 @@ ROWS_SIZED = 1_000
 Cell = TypeVar("Cell")
 
 
-class Table:
+class AlignedTable:
     """Rows under headings; the columns are as wide as the first rows need.
 
     It holds `rows_sized` rows, at most. Numbers are aligned to the right.
@@ -115,7 +115,7 @@ class Output:
     """The characters of the column of members in a text; 0 for no such column."""
     _headings: Sequence[str] = ()
     _names: Sequence[str] = ()
-    _table: Table | None = field(default=None, repr=False)
+    _table: AlignedTable | None = field(default=None, repr=False)
     _rows_sized: int = 1
 
     @property
@@ -188,7 +188,7 @@ class Output:
             headings = self._headings or [name.upper() for name in self._names]
             if self.width and self._headings:
                 headings = self._with_member(headings, "MEMBER")
-            self._table = Table(headings, self._rows_sized)
+            self._table = AlignedTable(headings, self._rows_sized)
         by_name = [cell_text(fields.get(name)) for name in self._names]
         self._table.add(by_name or columns)
 

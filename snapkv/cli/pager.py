@@ -14,7 +14,7 @@ from subprocess import PIPE, Popen, TimeoutExpired
 from typing import TextIO
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.terminal import tell_warning
+from snapkv.cli.terminal import report_warning
 
 PAGER_VARIABLES = ("SNAPKV_PAGER", "PAGER")
 """The first that is set decides; an empty one, or cat, means no pager."""
@@ -106,7 +106,7 @@ class PagerPipe(io.RawIOBase):
         if self._kept is None:
             self.lost, self.ended = f"{why}: --no-pager prints everything", True
             return True
-        tell_warning(f"{why}; here is everything without it")
+        report_warning(f"{why}; here is everything without it")
         left = memoryview(self._kept)
         while left:
             left = left[os.write(self._target, left) :]
@@ -117,7 +117,7 @@ class PagerPipe(io.RawIOBase):
         try:
             self._process = Popen(self._command, stdin=PIPE, env={**DEFAULTS, **os.environ})  # noqa: S603, the user's own pager
         except OSError as e:
-            tell_warning(f"the pager {shlex.join(self._command)} does not start: {e.strerror}")
+            report_warning(f"the pager {shlex.join(self._command)} does not start: {e.strerror}")
             return self._terminal.fileno()
         assert self._process.stdin is not None
         return self._process.stdin.fileno()

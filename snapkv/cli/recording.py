@@ -8,14 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from snapkv.cli.exits import CommandError, message_of
+from snapkv.cli.exits import CommandError, message_of, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, time_json, time_text
-from snapkv.cli.interrupts import sigterm_as_interrupt
-from snapkv.cli.options import StoreOptions, takes, warnings_shown
 from snapkv.cli.output import Output
-from snapkv.cli.progress import status_line
-from snapkv.cli.terminal import tell, tell_error
-from snapkv.cli.ticker import MetricsOption, Stop, metrics_served
+from snapkv.cli.store_options import StoreOptions, takes, warnings_shown
+from snapkv.cli.terminal import report, report_error, status_line
+from snapkv.cli.tick_command import MetricsOption, Stop, metrics_served
 from snapkv.clock import SystemClock
 from snapkv.copying.record import record as recorder_of
 from snapkv.copying.status import RecordStatus
@@ -82,7 +80,7 @@ def record(
         # these two end by themselves: a signal interrupts them
         stop = stack.enter_context(sigterm_as_interrupt() if once or forget else Stop())
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
-        shows = Progress(options.output, shown, quiet or once)
+        shows = RecorderProgress(options.output, shown, quiet or once)
         settings["hooks"] = stack.enter_context(metrics_served(metrics))
         recorder = recorder_of(options.url, into=into, report=shows, **settings)
         if forget:
@@ -99,10 +97,10 @@ def record(
     if once:
         options.output.record(fields, options.output.time(newest))
     elif newest and not options.structured:
-        tell(f"snapkv: recorded up to {time_text(newest, raw=options.raw)}")
+        report(f"snapkv: recorded up to {time_text(newest, raw=options.raw)}")
 
 
-class Progress:
+class RecorderProgress:
     """Shows what a recorder reports: a changing line, and a line for each change of its state."""
 
     def __init__(self, output: Output, shown: Callable[[str], None], quiet: bool) -> None:
@@ -112,11 +110,11 @@ class Progress:
     def __call__(self, status: RecordStatus) -> None:
         """Show a status."""
         for gap in status.gaps[self._gaps :]:
-            tell(f"snapkv: {gap}")
+            report(f"snapkv: {gap}")
         self._gaps = len(status.gaps)
         changed, self._state = status.state != self._state, status.state
         if changed:
-            self._tell_state(status)
+            self._report_state(status)
         if self._quiet:
             return
         if self._output.structured:
@@ -124,15 +122,15 @@ class Progress:
         else:
             self._shown(status_text(status))
 
-    def _tell_state(self, status: RecordStatus) -> None:
+    def _report_state(self, status: RecordStatus) -> None:
         if status.state == "waiting":
             assert status.error is not None
-            tell_error(f"{message_of(status.error)}; it goes on trying")
+            report_error(f"{message_of(status.error)}; it goes on trying")
         elif status.state == "standby":
-            tell("snapkv: another recorder writes there; waiting until it ends")
+            report("snapkv: another recorder writes there; waiting until it ends")
         elif not (self._quiet or self._output.structured):
             known = time_text(status.recorded) if status.recorded else "the beginning"
-            tell(f"snapkv: recording, from {known} on")
+            report(f"snapkv: recording, from {known} on")
 
 
 def status_text(status: RecordStatus) -> str:

@@ -1,4 +1,4 @@
-"""Lines on the terminal, the pipe and the error stream.
+"""Lines on the terminal, the pipe and the error stream; progress of long work, and questions.
 
 Imports rich only for a terminal: the import takes as long as a short command. The text is the same
 everywhere; a terminal gets colours.
@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, TextIO
+from threading import Timer
+from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
+
+from snapkv.base.waiting import monotonic
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.formats import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,28 +58,28 @@ def console(stream: TextIO, width: int | None = None, *, highlight: bool = True)
     return PlainConsole(file=stream, width=width, highlight=highlight)
 
 
-def tell_error(message: str) -> None:
+def report_error(message: str) -> None:
     """Write one line about what went wrong to the error stream."""
-    tell_headed("snapkv: ", "bold red", message)
+    report_headed("snapkv: ", "bold red", message)
 
 
-def tell_warning(message: str) -> None:
+def report_warning(message: str) -> None:
     """Write one line of warning to the error stream."""
-    tell_headed("snapkv: warning: ", "bold yellow", message)
+    report_headed("snapkv: warning: ", "bold yellow", message)
 
 
-def tell_longer_names(found: LongerNames) -> None:
+def report_longer_names(found: LongerNames) -> None:
     """Warn that a prefix matches keys that are not below it, if it does."""
     if found:
-        tell_warning(str(found))
+        report_warning(str(found))
 
 
-def tell(message: str) -> None:
+def report(message: str) -> None:
     """Write one line to the error stream, beside the answer."""
     write_line([message], error=True)
 
 
-def tell_headed(head: str, style: str, message: str) -> None:
+def report_headed(head: str, style: str, message: str) -> None:
     """Write one line with a styled beginning; characters that do not print become spaces."""
     shown = "".join(char if char.isprintable() else " " for char in message)
     write_line([(head, style), shown], error=True)
@@ -96,3 +102,138 @@ def drop_output() -> None:
         os.close(nowhere)
     except (OSError, ValueError):  # a stream without a file
         pass
+
+
+# --- a long operation is under way ---
+
+
+BAR_AFTER_S = 2.0
+"""A shorter operation shows no bar."""
+PATIENCE_S = 2.0
+"""How long a command waits for a store before it says so."""
+
+
+@contextmanager
+def patience(what: str, program: str = "snapkv") -> Iterator[None]:
+    """Show what the command waits for if the block takes long."""
+    said = (f"{program}: ", "bold yellow", f"waiting for {what} ...")
+    timer = Timer(PATIENCE_S, report_headed, said)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """Show on a terminal that a long operation is under way."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    return console(sys.stderr).status(what)
+
+
+@contextmanager
+def status_line(*, shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show one changing line, on a terminal only; yields the function that changes it."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda text: None
+        return
+    from rich.text import Text
+
+    with console(sys.stderr).status("") as status:
+        yield lambda text: status.update(Text(text))
+
+
+@contextmanager
+def counting(what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal the count of an operation of unknown length."""
+    with status_line() as show:
+        show(what)
+        yield lambda done: show(f"{what}: {counted(done, unit)}")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal if the block takes long; yields the function that moves it."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich import progress
+
+    began = monotonic()
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    bar = progress.Progress(*columns, console=console(sys.stderr), transient=True)
+    task = bar.add_task(what)
+
+    def move(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started and monotonic() - began > BAR_AFTER_S:
+            bar.start()
+
+    try:
+        yield move
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+# --- what commands read from the standard input ---
+
+
+# --- what commands read from the standard input ---
+
+
+def standard_input(what: str, instead: str) -> BinaryIO:
+    """Return the standard input, for `what` of the command line, such as "the value -".
+
+    Raises `CommandError` if it is closed (`<&-`, or a service that starts without one); its
+    message says what to give `instead`.
+    """
+    if sys.stdin is None:
+        raise CommandError(
+            f"{what} is the standard input, which is closed: connect a file or a pipe to it, or "
+            f"{instead}"
+        )
+    return sys.stdin.buffer
+
+
+# --- questions ---
+
+T = TypeVar("T")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be taken back; raise `CommandError` unless answered yes.
+
+    Question and answer do not go to the output. Without a terminal it raises; `--yes` avoids that.
+    """
+    if yes:
+        return
+    if not (sys.stdin and sys.stdin.isatty()):
+        raise CommandError(
+            f"{question} Cannot ask: the input is not a terminal; pass --yes to continue"
+        )
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was done", Exit.NO)
+
+
+def confirm_found(found: T, look: Callable[[], T], ask: Callable[[T], str], *, yes: bool) -> T:
+    """Ask about what was found; return it when the answer is yes and `look` still finds the same.
+
+    Otherwise show what has changed and ask again: other processes may write while a question is
+    open, and the answer is only for what was shown.
+    """
+    while True:
+        confirm(ask(found), yes=yes)
+        if yes or (again := look()) == found:
+            return found
+        report("other processes have written meanwhile; please answer again:")
+        found = again

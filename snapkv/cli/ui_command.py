@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snapkv.cli.commands import gives
+from snapkv.cli.difference_output import RenderingOptions, renders
 from snapkv.cli.exits import CommandError
-from snapkv.cli.fleet.options import FLEET_VARIABLE, FleetOptions
-from snapkv.cli.options import StoreOptions, takes
-from snapkv.cli.rendering_options import Rendering, renders
-from snapkv.cli.serving import (
+from snapkv.cli.fleet.chosen_fleet import FLEET_VARIABLE, FleetOptions
+from snapkv.cli.server_options import (
     HOST,
     AllowHostOption,
     HostOption,
@@ -26,7 +25,8 @@ from snapkv.cli.serving import (
     password_file_option,
     user_option,
 )
-from snapkv.cli.terminal import tell, tell_warning
+from snapkv.cli.store_options import StoreOptions, takes
+from snapkv.cli.terminal import report, report_warning
 from snapkv.store.open import STORE_VARIABLE
 
 if TYPE_CHECKING:  # only serving needs an extra, not the help
@@ -65,7 +65,7 @@ MembersOption = Annotated[
 def ui(
     ctx: typer.Context,
     options: StoreOptions,
-    rendering: Rendering,
+    rendering: RenderingOptions,
     fleet: FleetOption = None,
     members: MembersOption = None,
     host: HostOption = HOST,
@@ -100,11 +100,11 @@ def ui(
             login=login,
             allow_hosts=allow_host or (),
             insecure=insecure,
-            ready=lambda: tell(f"snapkv: open {server.url}"),
+            ready=lambda: report(f"snapkv: open {server.url}"),
         )
         if login is None and not server.local:
             what = "this store" if file is None else "this fleet"
-            tell_warning(f"anyone who reaches this address may read {what}")
+            report_warning(f"anyone who reaches this address may read {what}")
         server.run()
 
 
@@ -137,10 +137,10 @@ def given(ctx: typer.Context, *names: str) -> bool:
     return any(gives(each, name) for each in contexts for name in names)
 
 
-def shown_values(rendering: Rendering) -> tuple[pages.Rendering, pages.Redaction]:
+def shown_values(rendering: RenderingOptions) -> tuple[pages.Rendering, pages.Redaction]:
     """Return how the page shows values, and which it does not; checks these options."""
     from snapkv import ui
-    from snapkv.cli.differences import Renderer
+    from snapkv.cli.difference_output import Renderer
 
     read_decoder = Renderer(rendering).read_decoder
     shown = ui.Rendering(rendering.kind, read_decoder, tuple(rendering.ignore or ()))
@@ -149,7 +149,7 @@ def shown_values(rendering: Rendering) -> tuple[pages.Rendering, pages.Redaction
 
 @contextmanager
 def opened_site(
-    options: StoreOptions, rendering: Rendering, allow_restore: bool
+    options: StoreOptions, rendering: RenderingOptions, allow_restore: bool
 ) -> Iterator[pages.Site]:
     """Open a store, an archive or observed keys; yield their site."""
     from snapkv import ui
@@ -170,7 +170,7 @@ def opened_fleet(
     file: Path,
     members: str | None,
     options: StoreOptions,
-    rendering: Rendering,
+    rendering: RenderingOptions,
     allow_restore: bool,
 ) -> Iterator[pages.FleetSite]:
     """Open the fleet of a file; yield its site."""

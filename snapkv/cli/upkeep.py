@@ -1,10 +1,11 @@
-"""The commands that keep a store: compact, dump, load, backup, check, info."""
+"""The commands that keep a store: compact, dump, load, backup, check, info, health."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -12,17 +13,32 @@ import typer
 
 from snapkv.base.files import FILE_MODE, descriptor_of
 from snapkv.base.files import readable as readable_file
-from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.interrupts import sigterm_as_interrupt
 from snapkv.cli.moments import moment, settled, start
-from snapkv.cli.options import AtOption, ModeOption, StoreOptions, YesOption, file_mode, takes
-from snapkv.cli.progress import counting, working
-from snapkv.cli.questions import confirm, confirm_found, standard_input
-from snapkv.cli.terminal import tell
+from snapkv.cli.store_options import (
+    AtOption,
+    ModeOption,
+    StoreOptions,
+    YesOption,
+    file_mode,
+    seconds,
+    takes,
+)
+from snapkv.cli.terminal import (
+    confirm,
+    confirm_found,
+    counting,
+    report,
+    report_error,
+    standard_input,
+    working,
+)
 from snapkv.errors import NotObservedError, StoreNotEmptyError, StoreNotFoundError
 from snapkv.store.dump import verified
+from snapkv.store.health import Health
 from snapkv.store.store import SnapshotKV
+from snapkv.times import duration_ms
 
 STREAM, STDOUT = Path("-"), 1
 COMMIT_BYTES_MAX = 64 << 20
@@ -55,7 +71,7 @@ def compact(
         with working("compacting"):
             done = kv.compact(limit, past_recordings=past_recordings)
     if done.waits_for is not None:
-        tell(f"snapkv: the recording into {done.waits_for} has not copied more yet")
+        report(f"snapkv: the recording into {done.waits_for} has not copied more yet")
     fields = {**time_json(done.earliest), "revision": done.revision}
     out.record(fields, out.time(done.earliest))
 
@@ -87,7 +103,7 @@ def dump(
     said = f"{counted(keys, 'key')} at {time_text(moment_of)}"
     if streamed:
         sys.stdout.buffer.flush()
-        tell(said)
+        report(said)
     else:
         options.output.record({"keys": keys, "at": time_json(moment_of)}, said)
 
@@ -212,3 +228,72 @@ def _rows(facts: Json, raw: bool) -> dict[str, str]:
         else:
             rows[fact] = key_text(str(value))
     return rows
+
+
+# --- health ---
+
+
+TIMEOUT = "1s"
+
+
+@takes("timeout", "raw")
+def health(
+    options: StoreOptions,
+    max_age: Annotated[
+        str | None,
+        typer.Option(
+            "--max-age",
+            metavar="DURATION",
+            help="Fail (code 1) if the newest commit is older than this, such as 30s.",
+        ),
+    ] = None,
+) -> None:
+    """Check that the store answers, and print how old its newest commit is.
+
+    For probes: code 0 if it answers, 7 if it does not within --timeout, a second by default.
+    """
+    age_s_max = None if max_age is None else duration_ms(max_age) / 1_000
+    options = replace(options, timeout=options.timeout or TIMEOUT)
+    with options.opened(silent=True) as store:
+        found = store.health(timeout=seconds(options.timeout) or 0.0)
+    options.output.facts(health_json(found), _health_rows(found, raw=options.raw))
+    if not found.answers:
+        report_error(str(found.error))
+        raise typer.Exit(Exit.LATER)
+    if age_s_max is not None and (found.age_s is None or found.age_s > age_s_max):
+        newest = "no commit" if found.age_s is None else f"the newest commit is {_age(found)}"
+        report_error(f"{newest}; at most {max_age} is allowed")
+        raise typer.Exit(Exit.NO)
+
+
+def health_json(found: Health) -> Json:
+    """Return how a store answered, for JSON."""
+    return {
+        "answers": found.answers,
+        "error": found.error,
+        "latency_s": round(found.latency_s, 6),
+        "newest": time_json(found.newest_timestamp or None),
+        "age_s": found.age_s,
+        "skew_s": found.skew_s,
+        "earliest": time_json(found.earliest_timestamp),
+        "size_bytes": found.size_bytes,
+    }
+
+
+def _health_rows(found: Health, *, raw: bool) -> list[tuple[str, str]]:
+    rows = [
+        ("answers", "yes" if found.answers else "no"),
+        ("latency", f"{found.latency_s * 1_000:.1f} ms"),
+        ("newest", f"{time_text(found.newest_timestamp, raw=raw)}, {_age(found)}"),
+    ]
+    if found.skew_s is not None:
+        rows.append(("skew", f"{found.skew_s:+.1f} s"))
+    if found.earliest_timestamp is not None:
+        rows.append(("earliest", time_text(found.earliest_timestamp, raw=raw)))
+    if found.size_bytes is not None:
+        rows.append(("size", f"{found.size_bytes:,} bytes"))
+    return rows
+
+
+def _age(found: Health) -> str:
+    return "no commits" if found.age_s is None else f"{found.age_s:,.1f} s old"

@@ -24,8 +24,7 @@ dashboard of them.
 from snapkv.base.extras import extra
 
 with extra("metrics", "metrics"):
-    from snapkv.metrics.prometheus import Metrics
-    from snapkv.metrics.serving import Served, metrics_server
+    from snapkv.metrics.prometheus import Metrics, Served, metrics_server
     from snapkv.metrics.tracing import Tracing
 
 __all__ = ["Metrics", "Served", "Tracing", "metrics_server"]

@@ -13,24 +13,23 @@ a terminal, a page or a notebook shows. `blame` says which version last changed 
 It opens no store and writes nothing. All work is bounded: a value that breaks a bound is shown as
 text or hex. Text in lines has no control characters.
 
-Reading the source: `snapkv.base.text` makes text safe to show; `tree` and `paths` make structured
-values. `decoding` finds the kind, `yaml_text`, `msgpack_bytes`, `protobuf` and `kubernetes` read
-one each, `decoder` runs other programs. `alignment` finds what corresponds, `tree_changes` and
-`pieces` what changed, `difference` joins them, and `views` shows them.
+Reading the source: `snapkv.base.text` makes text safe to show; `value_tree` and `paths` make
+structured values. `value_decoding` finds the kind and reads JSON and msgpack, `yaml_text` and
+`kubernetes` read one kind each, `decoder` runs other programs. `alignment` finds what corresponds
+and what changed in texts and bytes, `tree_changes` what changed in trees; `value_difference` joins
+and shows them, with the lines of `text_lines`.
 """
 
 from snapkv.base.text import escaped, key_text, preview, quoted, shortened
-from snapkv.rendering.compared import Stat
+from snapkv.rendering.alignment import Piece
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, command_decoder, decoders
-from snapkv.rendering.decoding import decode
-from snapkv.rendering.lines import Line, Part, plain
 from snapkv.rendering.origins import Blame, blame
 from snapkv.rendering.paths import KUBERNETES_NOISE, path_text
-from snapkv.rendering.pieces import Piece
-from snapkv.rendering.redaction import Redaction
+from snapkv.rendering.text_lines import Line, Part, plain
 from snapkv.rendering.tree_changes import PathChange
-from snapkv.rendering.value_difference import ValueDifference, compare
+from snapkv.rendering.value_decoding import decode
+from snapkv.rendering.value_difference import Redaction, Stat, ValueDifference, compare
 
 __all__ = [
     "KINDS",

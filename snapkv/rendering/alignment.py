@@ -1,4 +1,4 @@
-"""Alignment of two sequences: pairs of items that correspond, in bounded time.
+"""Alignment of two sequences: the items that correspond, and the pieces that differ.
 
 Common items at both ends are set aside. Items that occur once on both sides are anchors, as in
 patience diff; between two anchors the shortest edit is searched (Myers, "An O(ND) difference
@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+from snapkv.base.text import common_head, common_tail
 
 STEPS_MAX = 1_000_000
-"""How many steps an alignment takes at most: a second or so."""
+"""The most steps that an alignment takes: a second or so."""
 EDITS_MAX = 1_000
-"""How many items between two anchors may differ; with more, the piece counts as replaced."""
+"""The most items between two anchors that may differ; with more, the piece is replaced."""
 
 
 Pair = tuple[int, int]
 """The indexes of two items that correspond."""
 
 
-class Edit(NamedTuple):
+class ChangedRange(NamedTuple):
     """A piece that differs: items `before_from:before_to` became items `after_from:after_to`."""
 
     before_from: int
@@ -31,7 +33,7 @@ class Edit(NamedTuple):
     after_to: int
 
 
-class Steps:
+class EditBudget:
     """The steps that are left for all alignments of one comparison."""
 
     __slots__ = ("left",)
@@ -41,33 +43,37 @@ class Steps:
 
 
 def edits(
-    before: Sequence[Hashable], after: Sequence[Hashable], steps: Steps | None = None
-) -> list[Edit]:
+    before: Sequence[Hashable], after: Sequence[Hashable], budget: EditBudget | None = None
+) -> list[ChangedRange]:
     """Return the pieces in which two sequences differ, in order, none next to another.
 
-    Cost: n log n for items that are mostly distinct, and at most `steps` beside it (`STEPS_MAX`).
+    Cost: n log n for items that are mostly distinct, and at most `budget` beside it (`STEPS_MAX`).
 
     >>> edits("abcd", "xabd")
-    [Edit(before_from=0, before_to=0, after_from=0, after_to=1), \
-Edit(before_from=2, before_to=3, after_from=3, after_to=3)]
+    [ChangedRange(before_from=0, before_to=0, after_from=0, after_to=1), \
+ChangedRange(before_from=2, before_to=3, after_from=3, after_to=3)]
     """
-    return list(_gaps(_Aligner(before, after, steps or Steps()).pairs(), len(before), len(after)))
+    return list(
+        _gaps(_Aligner(before, after, budget or EditBudget()).pairs(), len(before), len(after))
+    )
 
 
-def _gaps(pairs: list[tuple[int, int]], before_end: int, after_end: int) -> Iterator[Edit]:
+def _gaps(pairs: list[tuple[int, int]], before_end: int, after_end: int) -> Iterator[ChangedRange]:
     i = j = 0
     for left, right in (*pairs, (before_end, after_end)):
         if left > i or right > j:
-            yield Edit(i, left, j, right)
+            yield ChangedRange(i, left, j, right)
         i, j = left + 1, right + 1
 
 
 class _Aligner:
-    def __init__(self, before: Sequence[Hashable], after: Sequence[Hashable], steps: Steps) -> None:
+    def __init__(
+        self, before: Sequence[Hashable], after: Sequence[Hashable], budget: EditBudget
+    ) -> None:
         numbers: dict[Hashable, int] = {}
         self._a = [numbers.setdefault(item, len(numbers)) for item in before]
         self._b = [numbers.setdefault(item, len(numbers)) for item in after]
-        self._steps = steps
+        self._budget = budget
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return the corresponding indexes, rising on both sides."""
@@ -101,26 +107,26 @@ class _Aligner:
         yield from self._range(i, a_end, j, b_end, self._searched)
 
     def _searched(self, i: int, a_end: int, j: int, b_end: int) -> list[Pair]:
-        """Return the pairs of the shortest edit, none if it takes too many steps."""
+        """Return the pairs of the shortest edit, none if it exceeds the budget."""
         a, b = self._a, self._b
         common = set(a[i:a_end]) & set(b[j:b_end])
         left = [n for n in range(i, a_end) if a[n] in common]
         right = [n for n in range(j, b_end) if b[n] in common]
-        found = shortest_edit([a[n] for n in left], [b[n] for n in right], self._steps)
+        found = shortest_edit([a[n] for n in left], [b[n] for n in right], self._budget)
         return [(left[x], right[y]) for x, y in found]
 
 
-def shortest_edit(a: list[int], b: list[int], steps: Steps) -> list[Pair]:
+def shortest_edit(a: list[int], b: list[int], budget: EditBudget) -> list[Pair]:
     """Return the pairs that Myers' algorithm keeps.
 
-    It finds none if the edit has more than `EDITS_MAX` items or takes more steps.
+    It finds none if the edit has more than `EDITS_MAX` items or exceeds the budget.
     """
     size = min(len(a) + len(b), EDITS_MAX)
     reached = [0] * (2 * size + 3)  # the farthest x on each diagonal, from -size - 1
     trace: list[list[int]] = []
     for d in range(size + 1):
         trace.append(reached[size - d : size + d + 3])
-        steps.left -= 2 * d + 2
+        budget.left -= 2 * d + 2
         for k in range(-d, d + 1, 2):
             at = size + 1 + k
             down = k == -d or (k != d and reached[at - 1] < reached[at + 1])
@@ -128,11 +134,11 @@ def shortest_edit(a: list[int], b: list[int], steps: Steps) -> list[Pair]:
             start = x
             while x < len(a) and 0 <= x - k < len(b) and a[x] == b[x - k]:
                 x += 1
-            steps.left -= x - start
+            budget.left -= x - start
             reached[at] = x
             if x >= len(a) and x - k >= len(b):
                 return _walked_back(trace, len(a), len(b))
-            if steps.left < 0:
+            if budget.left < 0:
                 return []
     return []
 
@@ -183,3 +189,82 @@ def longest_rising(numbers: Sequence[int]) -> list[int]:
         run.append(index)
         index = previous[index]
     return run[::-1]
+
+
+# --- lines and bytes that differ ---
+
+
+S = TypeVar("S", tuple[str, ...], bytes)
+
+BYTE_EDITS_MAX = 10_000
+"""How many pieces of bytes are kept apart; the last one has the rest."""
+_JOINED_BYTES = 4
+"""Changed bytes with at most so many equal ones between them are one edit."""
+
+
+class Piece(NamedTuple, Generic[S]):
+    """What replaces what: `before` at `before_at` became `after` at `after_at`.
+
+    Of texts, lines with their line ends; of bytes, bytes. Places count from 0.
+    """
+
+    before_at: int
+    before: S
+    after_at: int
+    after: S
+
+
+LineEdits = tuple[Piece[tuple[str, ...]], ...]
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text with their ends; only a newline ends a line.
+
+    >>> lines_of("a\r\nb"), lines_of("")
+    (['a\r\n', 'b'], [])
+    """
+    *whole, last = text.split("\n")
+    return [f"{line}\n" for line in whole] + ([last] if last else [])
+
+
+def line_pair(before: str, after: str) -> tuple[list[str], list[str]]:
+    r"""Return the lines of two texts; if both lack the newline at the end, both get one.
+
+    So a line that is added after the last one is the only line that differs.
+
+    >>> line_pair("a", "a\nb"), line_pair("a", "a\n")
+    ((['a\n'], ['a\n', 'b\n']), (['a'], ['a\n']))
+    """
+    if before and after and before[-1] != "\n" != after[-1]:
+        before, after = f"{before}\n", f"{after}\n"
+    return lines_of(before), lines_of(after)
+
+
+def line_edits(
+    before: Sequence[str], after: Sequence[str], budget: EditBudget | None = None
+) -> LineEdits:
+    """Return the pieces of lines that differ. Cost: see `snapkv.rendering.alignment`."""
+    return tuple(
+        Piece(i, tuple(before[i:i_end]), j, tuple(after[j:j_end]))
+        for i, i_end, j, j_end in edits(before, after, budget)
+    )
+
+
+def byte_edits(before: bytes, after: bytes) -> tuple[Piece[bytes], ...]:
+    """Return the bytes that differ: of values of one length at each place, else in one piece."""
+    if before == after:
+        return ()
+    head = common_head(before, after)
+    tail = common_tail(before, after, head)
+    if len(before) != len(after):
+        old, new = before[head : len(before) - tail], after[head : len(after) - tail]
+        return (Piece(head, old, head, new),)
+    spans: list[list[int]] = []
+    for at in range(head, len(before) - tail):
+        if before[at] == after[at]:
+            continue
+        if spans and (at - spans[-1][1] <= _JOINED_BYTES or len(spans) == BYTE_EDITS_MAX):
+            spans[-1][1] = at + 1
+        else:
+            spans.append([at, at + 1])
+    return tuple(Piece(a, before[a:b], a, after[a:b]) for a, b in spans)

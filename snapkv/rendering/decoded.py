@@ -9,10 +9,9 @@ from typing import Literal
 
 from snapkv.base.arguments import check_int
 from snapkv.base.text import PREVIEW_CHARS_MAX, counted, escaped, preview, quoted, shortened_text
-from snapkv.rendering.lines import LINES_MAX, Line, Part, bounded
-from snapkv.rendering.pieces import lines_of
-from snapkv.rendering.text_lines import shown
-from snapkv.rendering.tree import Tree, compact, json_text
+from snapkv.rendering.alignment import lines_of
+from snapkv.rendering.text_lines import LINES_MAX, Line, Part, bounded, shown
+from snapkv.rendering.value_tree import Tree, compact, json_text
 
 KINDS = ("json", "yaml", "text", "msgpack", "kubernetes", "hex")
 """The kinds that `decode` finds by itself; the name of a decoder is one, too."""

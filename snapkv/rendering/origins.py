@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from snapkv.base.text import escaped
 from snapkv.model import Version
+from snapkv.rendering.alignment import line_edits, line_pair, lines_of
 from snapkv.rendering.decoded import Decoded
 from snapkv.rendering.decoder import Decoder
-from snapkv.rendering.decoding import decode
 from snapkv.rendering.paths import Path, path_text
-from snapkv.rendering.pieces import line_edits, line_pair, lines_of
-from snapkv.rendering.tree import Numbers, Tree, compact
 from snapkv.rendering.tree_changes import ListPairs
+from snapkv.rendering.value_decoding import decode
+from snapkv.rendering.value_tree import Numbers, Tree, compact
 
 Origins = Version | dict[str, "Origins"] | list["Origins"]
 """A tree of the same shape as a value, with the version of each leaf; a version is of all below."""

@@ -91,6 +91,9 @@ class Patterns:
         return Patterns(p[1:] for p in self._patterns if p and p[0] in (None, step))
 
 
+NO_PATTERNS = Patterns()
+
+
 @lru_cache(maxsize=256)
 def parse_pattern(text: str) -> tuple[Step | None, ...]:
     """Return the steps of a pattern; `*` (any step) is None.

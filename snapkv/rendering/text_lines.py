@@ -1,16 +1,72 @@
-"""The views of texts: unified differences, and changed words inside lines."""
+"""Lines of styled parts, which a terminal or a page shows; the views of texts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import starmap, zip_longest
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from snapkv.base.text import escaped, told_apart, window_start
-from snapkv.rendering.alignment import Steps, edits
-from snapkv.rendering.lines import LINE_CHARS_MAX, Line, Part, Style
-from snapkv.rendering.pieces import LineEdits, Piece
+from snapkv.base.text import counted, escaped, told_apart, window_start
+from snapkv.rendering.alignment import EditBudget, LineEdits, Piece, edits
+
+Style = Literal[
+    "added",
+    "removed",
+    "changed",
+    "context",
+    "path",
+    "meta",
+    "word-added",
+    "word-removed",
+]
+"""What a part means; the medium chooses the colour."""
+
+View = Literal["auto", "paths", "unified", "full", "side-by-side", "words"]
+
+LINES_MAX = 2_000
+"""How many lines a view has, unless another number is given."""
+COUNTED_MAX = 10_000
+"""How many of the lines that are left out are counted."""
+LINE_CHARS_MAX = 1_000
+"""How many characters of one line of a value are shown."""
+
+
+class Part(NamedTuple):
+    """A piece of a line; its text has no control characters."""
+
+    text: str
+    style: Style
+
+
+Line = tuple[Part, ...]
+
+
+def plain(line: Iterable[Part]) -> str:
+    """Return the text of a line without its styles.
+
+    >>> plain((Part("- ", "removed"), Part("old", "removed")))
+    '- old'
+    """
+    return "".join(part.text for part in line)
+
+
+def bounded(lines: Iterable[Line], lines_max: int) -> list[Line]:
+    """Return at most `lines_max` lines, and one that says how many more there are."""
+    shown: list[Line] = []
+    more = 0
+    for line in lines:
+        if len(shown) < lines_max:
+            shown.append(line)
+        else:
+            more += 1
+            if more == COUNTED_MAX:
+                break
+    if more:
+        least = "at least " if more == COUNTED_MAX else ""
+        shown.append((Part(f"... {least}{counted(more, 'more line')}", "meta"),))
+    return shown
+
 
 WORDS_MAX = 20_000
 """How many words and signs of one changed piece are compared; a longer one is shown by lines."""
@@ -139,16 +195,16 @@ def shown(line: str, counterpart: str | None = None) -> str:
 
 def words(before: Sequence[str], pieces: LineEdits, context: int) -> Iterator[Line]:
     """Yield lines in which changed words are marked: `[-old-]{+new+}`."""
-    steps = Steps()
+    budget = EditBudget()
     for hunk in hunks(before, pieces, context):
         yield hunk_title(hunk)
         for equal, piece in walked(before, hunk):
             yield from _marked("  ", "context", equal)
             if piece is not None:
-                yield from _words_of(piece, steps)
+                yield from _words_of(piece, budget)
 
 
-def _words_of(piece: Piece[tuple[str, ...]], steps: Steps) -> Iterator[Line]:
+def _words_of(piece: Piece[tuple[str, ...]], budget: EditBudget) -> Iterator[Line]:
     longest = max(map(len, (*piece.before, *piece.after)))
     pairs = starmap(told_apart, zip_longest(piece.before, piece.after, fillvalue=""))
     old, new = (_WORDS.findall("".join(side)) for side in zip(*pairs, strict=True))
@@ -160,7 +216,7 @@ def _words_of(piece: Piece[tuple[str, ...]], steps: Steps) -> Iterator[Line]:
     if lack_before != lack_after:
         (new if lack_before else old).pop()
     line: list[Part] = [Part("~ ", "changed")]
-    for text, style in word_edits(old, new, steps):
+    for text, style in word_edits(old, new, budget):
         *whole, last = text.split("\n") if style != "word-removed" else [text]
         for each in whole:
             yield (*line, *_word(each, style))
@@ -178,10 +234,12 @@ def _word(text: str, style: Style) -> list[Part]:
     return [Part(escaped(text).join(marks), style)] if text else []
 
 
-def word_edits(old: Sequence[str], new: Sequence[str], steps: Steps) -> Iterator[tuple[str, Style]]:
+def word_edits(
+    old: Sequence[str], new: Sequence[str], budget: EditBudget
+) -> Iterator[tuple[str, Style]]:
     """Yield runs of words: equal ones ("context"), removed ones, added ones."""
     at = 0
-    for edit in edits(old, new, steps):
+    for edit in edits(old, new, budget):
         if equal := "".join(old[at : edit.before_from]):
             yield equal, "context"
         if removed := "".join(old[edit.before_from : edit.before_to]):

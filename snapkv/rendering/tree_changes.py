@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from snapkv.rendering.alignment import Edit, Steps, edits, longest_rising
+from snapkv.rendering.alignment import ChangedRange, EditBudget, edits, longest_rising
 from snapkv.rendering.paths import Path, Patterns, Step, path_text
-from snapkv.rendering.tree import Numbers, Tree
+from snapkv.rendering.value_tree import Numbers, Tree
 
 IDENTITY_FIELDS = (
     "name",
@@ -133,7 +133,7 @@ class ListPairs:
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
-        self._steps = Steps()
+        self._budget = EditBudget()
 
     def of(self, before: list[Tree], after: list[Tree]) -> list[tuple[int, int]]:
         """Return the indexes of corresponding items, in the order of `after`."""
@@ -144,14 +144,14 @@ class ListPairs:
         a, b = list(map(self._numbers.of, before)), list(map(self._numbers.of, after))
         pairs: list[tuple[int, int]] = []
         i = j = 0
-        for edit in (*edits(a, b, self._steps), Edit(len(a), len(a), len(b), len(b))):
+        for edit in (*edits(a, b, self._budget), ChangedRange(len(a), len(a), len(b), len(b))):
             pairs += zip(range(i, edit.before_from), range(j, edit.after_from), strict=True)
             pairs += self._taken_for_changed(before, after, edit)
             i, j = edit.before_to, edit.after_to
         return pairs
 
     def _taken_for_changed(
-        self, before: list[Tree], after: list[Tree], edit: Edit
+        self, before: list[Tree], after: list[Tree], edit: ChangedRange
     ) -> Iterator[tuple[int, int]]:
         lefts, rights = range(*edit[:2]), range(*edit[2:])
         short, long = sorted((lefts, rights), key=len)

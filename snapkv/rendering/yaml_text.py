@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from snapkv.base.text import escaped
-from snapkv.rendering.tree import (
+from snapkv.rendering.value_tree import (
     DEPTH_MAX,
     NODES_MAX,
     NotThisKindError,

@@ -9,7 +9,7 @@ from typing import get_args
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Version
 from snapkv.rendering import Blame, Decoded, Decoder, Line, blame, compare, decode, preview
-from snapkv.rendering.lines import View
+from snapkv.rendering.text_lines import View
 from snapkv.ui.differences import Row
 from snapkv.ui.tree import KUBERNETES
 

@@ -9,7 +9,7 @@ from cli_runner import Cli
 from cli_terminal import terminal
 
 import snapkv
-from snapkv.cli import differences
+from snapkv.cli import difference_output
 
 pytestmark = pytest.mark.slow
 
@@ -348,7 +348,7 @@ def test_long_versions_show_what_differs(cli: Cli) -> None:
 def test_large_values_are_not_decoded_for_one_line(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(differences, "DECODED_BYTES_MAX", 100)
+    monkeypatch.setattr(difference_output, "DECODED_BYTES_MAX", 100)
     for n in range(2):
         cli.ok("put", "tree", pod(f"nginx:{n}").decode())
     assert '"nginx:1"' in cli.ok("history", "tree").lines[0]
@@ -401,9 +401,9 @@ def test_history_leaves_out_what_is_ignored(cli: Cli) -> None:
 def test_a_decoder_that_takes_too_long_is_asked_once(
     cli: Cli, then: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    monkeypatch.setattr(differences, "COMMAND_S_MAX", 0.2)
-    made = partial(differences.command_decoder, seconds_max=0.2)
-    monkeypatch.setattr(differences, "command_decoder", made)
+    monkeypatch.setattr(difference_output, "COMMAND_S_MAX", 0.2)
+    made = partial(difference_output.command_decoder, seconds_max=0.2)
+    monkeypatch.setattr(difference_output, "command_decoder", made)
     slow = cli.place / "slow"
     slow.write_text("#!/bin/sh\necho >> asked\nexec sleep 60\n")
     slow.chmod(0o755)

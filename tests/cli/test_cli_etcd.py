@@ -13,7 +13,7 @@ from etcd_server import EtcdServer, enable_auth, eventually, make_certificates
 
 import snapkv
 from snapkv.base.waiting import monotonic
-from snapkv.cli import progress
+from snapkv.cli.terminal import progress_bar
 
 pytestmark = pytest.mark.slow
 
@@ -409,9 +409,9 @@ def test_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     for after_s, shown in ((-1.0, True), (60.0, False)):
         screen = Stream(terminal=True)
         monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(progress, "BAR_AFTER_S", after_s)
+        monkeypatch.setattr("snapkv.cli.terminal.BAR_AFTER_S", after_s)
         monkeypatch.setattr(sys, "stderr", screen)
-        with progress.progress_bar("importing") as move:
+        with progress_bar("importing") as move:
             for done in range(4):
                 move(done, 12)
         assert (b"3/12" in screen.bytes.getvalue()) == shown

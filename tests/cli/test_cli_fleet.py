@@ -10,7 +10,7 @@ from cli_runner import Cli
 import snapkv
 from snapkv import errors
 from snapkv.cli.exits import Exit, code_of, message_of
-from snapkv.cli.fleet.notices import listed
+from snapkv.cli.fleet.chosen_fleet import listed
 
 OLD = "snapkv: the newest time that is final on all members is "
 

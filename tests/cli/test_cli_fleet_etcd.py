@@ -12,7 +12,7 @@ from cli_terminal import following
 from etcd_server import EtcdPool, EtcdServer, eventually
 
 import snapkv
-from snapkv.cli.fleet import ticker
+from snapkv.cli.fleet import tick_members
 from snapkv.fleet.ticker import TICK_TIMEOUT_S
 
 SOON = ["--timeout", "1s"]
@@ -22,7 +22,7 @@ OUTAGE = {"leave-out": "left out", "stale": "missing"}
 @pytest.fixture
 def eu(cli: Cli, etcd: EtcdServer, etcd_pool: EtcdPool) -> Iterator[EtcdServer]:
     """The server of eu; us is `etcd`. Both are observed below /r/, in which each has one key."""
-    cli.patch.setattr(ticker, "ROUND_S_MIN", TICK_TIMEOUT_S)
+    cli.patch.setattr(tick_members, "ROUND_S_MIN", TICK_TIMEOUT_S)
     with etcd_pool.taken() as other:
         made = Sites(cli)
         prefix = 'prefix = "/r/"'

@@ -10,8 +10,8 @@ from cli_runner import PROCESS_TIMEOUT_S, Cli
 from cli_terminal import following, terminal
 
 import snapkv
-from snapkv.cli.fleet import ticker
-from snapkv.cli.fleet.ticker import REFUSED_ROUNDS, Rounds
+from snapkv.cli.fleet import tick_members
+from snapkv.cli.fleet.tick_members import REFUSED_ROUNDS, Rounds
 from snapkv.clock import SystemClock
 from snapkv.fleet.ticker import TICK_TIMEOUT_S, Round
 
@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def sites(cli: Cli) -> Sites:
     """Two stores that do not exist yet; a busy machine may take its time for a round."""
-    cli.patch.setattr(ticker, "ROUND_S_MIN", TICK_TIMEOUT_S)
+    cli.patch.setattr(tick_members, "ROUND_S_MIN", TICK_TIMEOUT_S)
     made = Sites(cli)
     made.describe(eu="lmdb:./eu", us="lmdb:./us")
     return made
@@ -78,7 +78,7 @@ def test_rounds_until_their_count(sites: Sites) -> None:
 
 def test_moments_show_rounds(cli: Cli) -> None:
     """Observed members, here keys of other stores beside the ticking ones, are shown within one."""
-    cli.patch.setattr(ticker, "ROUND_S_MIN", TICK_TIMEOUT_S)
+    cli.patch.setattr(tick_members, "ROUND_S_MIN", TICK_TIMEOUT_S)
     made = Sites(cli)
     for site in ("eu", "us"):
         with snapkv.open(f"lmdb:{cli.place / site}", name="app") as store:

@@ -11,7 +11,7 @@ from cli_terminal import following
 
 import snapkv
 from snapkv.cli.exits import Exit
-from snapkv.cli.fleet import watching
+from snapkv.cli.fleet import watch_members
 from snapkv.fleet import watch as fleet_watch
 
 pytestmark = pytest.mark.slow
@@ -214,7 +214,7 @@ def test_members_that_a_file_does_not_name_are_not_silently_left_out(sites: Site
 
 
 def test_members_that_hold_it_back_are_named(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "HELD_BACK_S", 0.2)
+    monkeypatch.setattr(watch_members, "HELD_BACK_S", 0.2)
     sites.put("us", 11, image="v3")
     answer = sites.cli.ok("fleet", "watch", "--since", str(at(9)), "--timeout", "1s")
     assert answer.lines == []

@@ -9,7 +9,7 @@ import pytest
 from cli_runner import PROGRAM, Cli
 
 import snapkv
-from snapkv.cli import app, progress
+from snapkv.cli import app, terminal
 from snapkv.cli.commands import OTHER_WORDS
 from snapkv.engine.etcd import connection
 
@@ -95,7 +95,7 @@ def test_a_store_that_does_not_answer_is_waited_for_aloud(
     answer = cli("--store", "etcd://127.0.0.1:1?", "ls")
     assert answer.code == 2  # a bad URL is told at once, and not waited for
     assert "waiting" not in answer.err
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(terminal, "PATIENCE_S", 0.05)
     monkeypatch.setattr(connection, "READ_TIMEOUT_S", 1.0)
     answer = cli("--store", "etcd://127.0.0.1:1", "ls")
     assert answer.code == 7

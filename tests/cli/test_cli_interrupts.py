@@ -11,7 +11,7 @@ from cli_runner import Cli
 
 from snapkv.base import files
 from snapkv.cli import app
-from snapkv.cli.interrupts import sigterm_as_interrupt
+from snapkv.cli.exits import sigterm_as_interrupt
 
 
 def test_an_error_in_place_of_an_interrupt_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

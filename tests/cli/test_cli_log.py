@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import snapkv
 import snapkv.reading.history
 import snapkv.reading.log
-from snapkv.cli.commits import CommitFilter
+from snapkv.cli.commit_commands import CommitFilter
 from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import WatchBatch
 from snapkv.model import Commit

@@ -10,7 +10,7 @@ from cli_runner import PROCESS_TIMEOUT_S, PROGRAM, Cli, Stream
 from cli_terminal import following, terminal
 
 import snapkv
-from snapkv.cli import progress
+from snapkv.cli.terminal import counting
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_it_counts_while_it_lasts(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
     stream = Stream(terminal=True)
     monkeypatch.setattr(sys, "stderr", stream)
     until = time.monotonic() + PROCESS_TIMEOUT_S
-    with progress.counting("checking", "commit") as show:
+    with counting("checking", "commit") as show:
         show(1_234)
         while b"checking: 1,234 commits" not in stream.bytes.getvalue():
             assert time.monotonic() < until

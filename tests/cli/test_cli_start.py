@@ -83,14 +83,14 @@ def test_a_command_of_a_fleet_imports_little(cli: Cli) -> None:
     file.write_text(f'[members]\neu = "{cli.url}"\n')
     found = loaded_by(cli, "fleet", "get", "a", "--fleet", str(file))
     assert not HEAVY & found
-    others = {place.module for place in FLEET.values()} - {"snapkv.cli.fleet.reading"}
+    others = {place.module for place in FLEET.values()} - {"snapkv.cli.fleet.read_commands"}
     assert not others & found
 
 
 def test_the_help_of_one_command_imports_no_other(cli: Cli) -> None:
     found = loaded_by(cli, "tick", "--help")
-    assert "snapkv.cli.ticker" in found
-    assert not {"snapkv.cli.reading", "snapkv.cli.tour", "snapkv.cli.archiving"} & found
+    assert "snapkv.cli.tick_command" in found
+    assert not {"snapkv.cli.key_commands", "snapkv.cli.tour", "snapkv.cli.archiving"} & found
 
 
 def test_every_command_is_where_the_table_says() -> None:

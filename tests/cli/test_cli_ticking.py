@@ -15,8 +15,8 @@ from cli_terminal import following, terminal
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
-from snapkv.cli import ticker
-from snapkv.cli.ticker import Stop, Ticker
+from snapkv.cli import tick_command
+from snapkv.cli.tick_command import RegularTicker, Stop
 from snapkv.errors import ClockSkewError, EngineUnavailableError, ReadOnlyError
 
 pytestmark = pytest.mark.slow
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.slow
 IMPATIENT = [
     *(sys.executable, "-c"),
     "import functools, sys\n"
-    "from snapkv.cli import __main__ as program, options\n"
+    "from snapkv.cli import __main__ as program, store_options\n"
     "from snapkv.engine.etcd import connection\n"
     "connection.READ_TIMEOUT_S = 1.0\n"
-    "options.open_store = functools.partial(options.open_store, commit_timeout=1.0)\n"
+    "store_options.open_store = functools.partial(store_options.open_store, commit_timeout=1.0)\n"
     "sys.exit(program.main())",
 ]
 """The command line, with one second for what may take a dozen when no server answers."""
@@ -100,9 +100,9 @@ def test_ticks_keep_to_their_times(
             stop.now += next(durations)
             return snapkv.Commit(1, 0, 1, "ticker")
 
-    monkeypatch.setattr(ticker, "monotonic", lambda: stop.now)
+    monkeypatch.setattr(tick_command, "monotonic", lambda: stop.now)
     store = cast(snapkv.SnapshotKV, Store())
-    Ticker(lambda: store, lambda ticker, commit: None).run(1.0, 4, stop)
+    RegularTicker(lambda: store, lambda ticker, commit: None).run(1.0, 4, stop)
     assert began == [1_000.0 + beat for beat in beats]
 
 

@@ -11,7 +11,7 @@ import pytest
 from cdcmeta.metrics import CaptureMetrics
 from cdcmeta.metrics.captures import CAPTURE, FEED, OWNED
 from snapkv.metrics import Metrics
-from snapkv.metrics.instruments import STORE, Gauges
+from snapkv.metrics.prometheus import STORE, Gauges
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "metrics.md").read_text()

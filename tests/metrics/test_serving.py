@@ -7,7 +7,7 @@ import pytest
 import snapkv
 from cdcmeta.cli import main as cdcmeta_main
 from snapkv.cli import main as snapkv_main
-from snapkv.cli import ticker
+from snapkv.cli import tick_command
 from snapkv.errors import InvalidOptionError
 from snapkv.metrics import Metrics, metrics_server
 
@@ -56,7 +56,7 @@ def test_a_ticker_serves_its_metrics(tmp_path, monkeypatch, capfd):
         self.store.tick()
         found.append(scraped(line.split()[-1]))
 
-    monkeypatch.setattr(ticker.Ticker, "_try", scrape)
+    monkeypatch.setattr(tick_command.RegularTicker, "_try", scrape)
     words = ["tick", "--every", "1s", "--count", "1", "--metrics", "127.0.0.1:0", "--quiet"]
     url = f"lmdb:{tmp_path / 'meta'}"
     assert snapkv_main([*words, "--store", url]) == 0

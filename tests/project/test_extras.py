@@ -243,13 +243,13 @@ with snapkv.open({url!r}) as store:
 
 
 def test_the_help_of_serve_shows_the_servers_own_defaults() -> None:
-    from cdcmeta.cli import serving
+    from cdcmeta.cli import server_commands
     from cdcmeta.couch_http import Limits, server
 
-    assert (serving.HOST, serving.PORT) == (server.HOST, server.PORT)
+    assert (server_commands.HOST, server_commands.PORT) == (server.HOST, server.PORT)
     defaults = Limits()
-    assert defaults.body_bytes == serving.BODY_BYTES_MAX
-    assert defaults.bulk_bytes == serving.BULK_BYTES_MAX
+    assert defaults.body_bytes == server_commands.BODY_BYTES_MAX
+    assert defaults.bulk_bytes == server_commands.BULK_BYTES_MAX
 
 
 def test_a_mistake_of_our_own_is_blamed_on_no_extra() -> None:

@@ -72,7 +72,7 @@ CLIENTS = {
     "msgpack": {
         "snapkv.codecs",
         "snapkv.layout",
-        "snapkv.rendering.msgpack_bytes",
+        "snapkv.rendering.value_decoding",
         "snapkv.store.dump",
         "snapkv.store.recorder_watermarks",
         "snapkv.copying.store_commits",
@@ -92,7 +92,7 @@ CLIENTS = {
         "snapkv.timeline.lookup",
         "cdcmeta.scheduler.core.policies",
     },
-    "google": {"snapkv.engine.etcd", "snapkv.rendering.protobuf"},
+    "google": {"snapkv.engine.etcd", "snapkv.rendering.kubernetes"},
     "yaml": {"snapkv.cli.formats", "snapkv.rendering.yaml_text"},
     "greenlet": {"snapkv.base.loops"},
     "grpc": {
@@ -109,7 +109,7 @@ CLIENTS = {
     "typer": {"snapkv.cli", "cdcmeta.cli"},
     "rich": {
         "snapkv.cli",
-        "cdcmeta.cli.changefeeds",
+        "cdcmeta.cli.changefeed_commands",
         "cdcmeta.cli.changefeed_status",
     },
     "numpy": {

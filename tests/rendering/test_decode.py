@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.rendering import KINDS, decode
-from snapkv.rendering.tree import DEPTH_MAX, NODES_MAX
+from snapkv.rendering.value_tree import DEPTH_MAX, NODES_MAX
 from snapkv.rendering.yaml_text import YAML_CHARS_MAX
 
 YAML = b"image: nginx:1.25\nports: [80, 0644, 12:30]\non: yes\nnothing: ~\n"

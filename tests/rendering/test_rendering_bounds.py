@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from snapkv.rendering import ValueDifference, alignment, compare, decode, shortened
-from snapkv.rendering.alignment import STEPS_MAX, Steps, edits
+from snapkv.rendering.alignment import STEPS_MAX, EditBudget, edits
 from tests.rendering.shown import text_of
 
 pytestmark = pytest.mark.slow
@@ -38,9 +38,9 @@ HOSTILE: dict[str, Callable[[], tuple[list[str], list[str]]]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_alignment_takes_a_bounded_number_of_steps(name: str) -> None:
     before, after = HOSTILE[name]()
-    steps = Steps()
-    found = edits(before, after, steps)
-    assert steps.left > -max(len(before), len(after))
+    budget = EditBudget()
+    found = edits(before, after, budget)
+    assert budget.left > -max(len(before), len(after))
     again, at = [], 0
     for edit in found:
         again += before[at : edit.before_from] + after[edit.after_from : edit.after_to]
@@ -49,16 +49,16 @@ def test_an_alignment_takes_a_bounded_number_of_steps(name: str) -> None:
 
 
 def test_one_budget_is_for_all_texts_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Steps] = []
+    taken: list[EditBudget] = []
 
-    class Counted(Steps):
+    class Counted(EditBudget):
         def __init__(self) -> None:
             super().__init__()
             taken.append(self)
 
-    for module in ("path_lines", "tree_changes"):
-        monkeypatch.setattr(f"snapkv.rendering.{module}.Steps", Counted)
-    monkeypatch.setattr(alignment, "Steps", Counted)
+    for module in ("value_difference", "tree_changes"):
+        monkeypatch.setattr(f"snapkv.rendering.{module}.EditBudget", Counted)
+    monkeypatch.setattr(alignment, "EditBudget", Counted)
     sides = [
         {str(n): "\n".join(random.Random(n + seed).choices("abc", k=400)) for n in range(600)}
         for seed in (0, 10_000)

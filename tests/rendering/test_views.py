@@ -7,8 +7,8 @@ import pytest
 from snapkv.base.text import width_of
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering import Part, decode, plain
-from snapkv.rendering.lines import COUNTED_MAX, LINE_CHARS_MAX
-from snapkv.rendering.path_lines import PATH_CHARS_MAX, VALUE_CHARS_MAX
+from snapkv.rendering.text_lines import COUNTED_MAX, LINE_CHARS_MAX
+from snapkv.rendering.value_difference import PATH_CHARS_MAX, VALUE_CHARS_MAX
 from tests.rendering.shown import difference, text_of
 
 POEM = "".join(f"line {n}\n" for n in range(1, 31))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from snapkv.cli.tour import filling, place
-from snapkv.cli.tour.examiner import Moment, Report
+from snapkv.cli.tour.examiner import AskedDate, TourReport
 from system.everything import clone_archived
 from system.everything.clone_exam import filled
 from system.everything.clones import clones_of
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 NOW_MS = 2_000_000_000_000
 
 
-def asked(repo: Repo, folder: Path) -> tuple[Report, list[Moment], list[Moment]]:
+def asked(repo: Repo, folder: Path) -> tuple[TourReport, list[AskedDate], list[AskedDate]]:
     """Return the report of an archive, all moments, and those that the store has compacted."""
     (toured,) = clones_of([str(repo.path)], NOW_MS)
     with filled(toured, str(folder)) as (examiner, _):

@@ -150,18 +150,18 @@ def test_a_store_that_is_no_folder(simple: Repo, run: Run, store: str) -> None:
 def test_two_tours_at_once(
     simple: Repo, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from snapkv.cli.tour.git import Contents
+    from snapkv.cli.tour.git import BlobReader
 
-    read = Contents.read
+    read = BlobReader.read
     other: list[snapkv.SnapshotKV] = []
 
-    def read_beside_another(self: Contents, oids: list[bytes], bytes_max: int) -> list[bytes]:
+    def read_beside_another(self: BlobReader, oids: list[bytes], bytes_max: int) -> list[bytes]:
         if not other:
             other.append(snapkv.open(f"lmdb:{simple.path}/.git/snapkv-tour"))
             other[0].space("git").commit(puts={b"commit": b"another tour was here"})
         return read(self, oids, bytes_max)
 
-    monkeypatch.setattr(Contents, "read", read_beside_another)
+    monkeypatch.setattr(BlobReader, "read", read_beside_another)
     ran = run("tour", simple.path)
     other[0].close()
     check(ran, 3, "another tour writes to this store", "Let it finish")

@@ -11,7 +11,7 @@ from etcd_server import EtcdServer
 
 import snapkv
 from snapkv.cli.tour import place
-from snapkv.cli.tour.examiner import Report
+from snapkv.cli.tour.examiner import TourReport
 from system.everything.clone_exam import filled
 from system.everything.clone_sparked import SparkAnswer, ask, started
 from system.everything.clones import clones_of
@@ -39,7 +39,7 @@ def _one_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSession, "__exit__", lambda *_: None)
 
 
-def asked(repo: Repo, path: str, name: str = "default") -> tuple[Report, list[SparkAnswer]]:
+def asked(repo: Repo, path: str, name: str = "default") -> tuple[TourReport, list[SparkAnswer]]:
     """Return the report of Spark, and its answers."""
     (toured,) = clones_of([str(repo.path)], NOW_MS)
     with filled(toured, path) as (examiner, _), started() as spark:

@@ -1,24 +1,24 @@
 """The commands of a fleet: many stores, observed prefixes and archives, read at one time.
 
-`options` says which fleet, and opens it. `notices` says on the error stream which members are
-behind, missing or left out, and which round of ticks is shown. Only the module of the command that
-runs is imported.
+`chosen_fleet` has the options that select a fleet, opens it, and reports on the error stream which
+members are behind, missing or left out, and which round of ticks is shown. Only the module of the
+command that runs is imported.
 """
 
 from __future__ import annotations
 
-from snapkv.cli.commands import App, Place
+from snapkv.cli.commands import App, CommandPlace
 
 _PANEL = "Commands"
 
 COMMANDS = {
-    "status": Place("snapkv.cli.fleet.status", _PANEL),
-    "ls": Place("snapkv.cli.fleet.reading", _PANEL),
-    "get": Place("snapkv.cli.fleet.reading", _PANEL),
-    "diff": Place("snapkv.cli.fleet.reading", _PANEL, times=2),
-    "log": Place("snapkv.cli.fleet.commits", _PANEL),
-    "watch": Place("snapkv.cli.fleet.watching", _PANEL),
-    "tick": Place("snapkv.cli.fleet.ticker", _PANEL),
+    "status": CommandPlace("snapkv.cli.fleet.read_commands", _PANEL),
+    "ls": CommandPlace("snapkv.cli.fleet.read_commands", _PANEL),
+    "get": CommandPlace("snapkv.cli.fleet.read_commands", _PANEL),
+    "diff": CommandPlace("snapkv.cli.fleet.read_commands", _PANEL, times=2),
+    "log": CommandPlace("snapkv.cli.fleet.read_commands", _PANEL),
+    "watch": CommandPlace("snapkv.cli.fleet.watch_members", _PANEL),
+    "tick": CommandPlace("snapkv.cli.fleet.tick_members", _PANEL),
 }
 
 fleet = App(name="fleet", add_completion=False, rich_markup_mode="rich", table=COMMANDS)

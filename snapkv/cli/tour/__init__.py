@@ -3,7 +3,7 @@
 A `Clone` (`git`) is the clone to tour. `place` is where its store goes, a folder or an etcd.
 `filling` turns its first-parent history into a store, one commit for each commit, at git's
 time, and defines the keys. An `Examiner` (`examiner`) asks store and git the same six questions
-at several `Moment`s and keeps a `Report`.
+at several `AskedDate`s and keeps a `TourReport`.
 `show` is the command: it shows progress, a row for each question, and what to try next.
 
 Caveats: paths that are not UTF-8, or too long for a key, are left out and listed. A merge shows its

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 import snapkv
 from snapkv.base.waiting import perf_counter
-from snapkv.cli.tour.filling import OVERHEAD_BYTES, TREE_PREFIX, Timeline, key_of
+from snapkv.cli.tour.filling import OVERHEAD_BYTES, TREE_PREFIX, GitTimeline, key_of
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, GitChange, TreeEntry, object_id
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE
 from snapkv.times import end_of_ms
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class AskedDate:
     """A date to ask about; `index` is the git commit it falls on, -1 before the first."""
 
     label: str
@@ -60,7 +60,7 @@ class Moment:
         return snapkv.to_datetime(self.ts)
 
 
-def choose_moments(times_ms: list[int]) -> list[Moment]:
+def choose_moments(times_ms: list[int]) -> list[AskedDate]:
     """Return dates in order: before the first commit, at some, between two, and at the newest.
 
     >>> [(m.label, m.ms, m.index) for m in choose_moments([1000, 1000, 5000])]
@@ -81,13 +81,13 @@ def choose_moments(times_ms: list[int]) -> list[Moment]:
     for label, ms in wanted.items():
         if ms is not None and ms >= 0:
             labels.setdefault(ms, label)
-    return [Moment(labels[ms], ms, bisect_right(times_ms, ms) - 1) for ms in sorted(labels)]
+    return [AskedDate(labels[ms], ms, bisect_right(times_ms, ms) - 1) for ms in sorted(labels)]
 
 
-def one_back(times_ms: list[int]) -> list[Moment]:
+def one_back(times_ms: list[int]) -> list[AskedDate]:
     """Return the date before the newest, if there is one."""
     before = bisect_left(times_ms, times_ms[-1]) - 1
-    return [Moment("one back", times_ms[before], before)] if before >= 0 else []
+    return [AskedDate("one back", times_ms[before], before)] if before >= 0 else []
 
 
 def _between(times_ms: list[int]) -> int | None:
@@ -114,7 +114,7 @@ class Mismatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class TourReport:
     """Counts answers, and keeps the answers that differ from git's."""
 
     answers: int = 0
@@ -175,13 +175,13 @@ class Examiner:
     """Asks the store and git the same questions, and keeps the report."""
 
     def __init__(
-        self, store: snapkv.SnapshotKV, clone: Clone, timeline: Timeline, *, seed: int = 0
+        self, store: snapkv.SnapshotKV, clone: Clone, timeline: GitTimeline, *, seed: int = 0
     ) -> None:
         self.store, self.clone, self.timeline = store, clone, timeline
         self.space = store.space(SPACE)
         self.moments = choose_moments(timeline.times_ms)
-        self.report = Report()
-        self.restored: Moment | None = None
+        self.report = TourReport()
+        self.restored: AskedDate | None = None
         self.restore_note = ""
         """Why no restore was tried."""
         self.left_out: set[bytes] = set()
@@ -264,7 +264,7 @@ class Examiner:
         for a, b in dict.fromkeys(pair for pair in pairs if pair[0] != pair[1]):
             self._ask_diff(a, b)
 
-    def _ask_diff(self, a: Moment, b: Moment) -> None:
+    def _ask_diff(self, a: AskedDate, b: AskedDate) -> None:
         question = f"what differs between {a.date} and {b.date}"
         keyed = self.changes(a, b)
         found = self._timed(lambda: list(self.store.diff(a.date, b.date)))
@@ -334,12 +334,12 @@ class Examiner:
             self._trees[index] = keyed
         return self._trees[index]
 
-    def changes(self, a: Moment, b: Moment) -> list[tuple[str, GitChange]]:
+    def changes(self, a: AskedDate, b: AskedDate) -> list[tuple[str, GitChange]]:
         """Return git's differences between two moments, with keys."""
         changes = self.clone.diff(self._oid(a.index), self._oid(b.index))
         return [(key, c) for c in changes if (key := key_of(c.path)) is not None]
 
-    def then_and_now(self) -> tuple[Moment, Moment]:
+    def then_and_now(self) -> tuple[AskedDate, AskedDate]:
         """Return the moment half way that has a commit, and the newest."""
         commits = [moment for moment in self.moments if moment.index >= 0]
         return commits[len(commits) // 2], commits[-1]

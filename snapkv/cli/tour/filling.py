@@ -22,7 +22,7 @@ from itertools import accumulate
 import snapkv
 from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
-from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge, TourError
+from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, Clone, GitCommit, TooLarge, TourError
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import (
@@ -41,7 +41,7 @@ OVERHEAD_BYTES = 1_280
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class GitTimeline:
     """The first-parent history by position: commit ids, and times that never go back."""
 
     oids: list[bytes]
@@ -50,7 +50,7 @@ class Timeline:
     """How many commits were dated before their parent."""
 
     @classmethod
-    def of(cls, clone: Clone) -> Timeline:
+    def of(cls, clone: Clone) -> GitTimeline:
         """Read the history; a time outside a timestamp's range becomes the nearest one inside."""
         rows = clone.timeline()
         dated = [min(max(seconds, 0) * 1_000, PHYSICAL_MS_MAX) for _, seconds in rows]
@@ -82,7 +82,7 @@ def import_history(
     store: snapkv.SnapshotKV,
     clock: Clock,
     clone: Clone,
-    timeline: Timeline,
+    timeline: GitTimeline,
     *,
     path: str,
     request_bytes_max: int,
@@ -133,7 +133,7 @@ def key_of(path: bytes) -> str | None:
         return None
 
 
-def _position(timeline: Timeline, last: bytes, path: str) -> int:
+def _position(timeline: GitTimeline, last: bytes, path: str) -> int:
     try:
         return timeline.oids.index(last)
     except ValueError:
@@ -146,7 +146,7 @@ def _position(timeline: Timeline, last: bytes, path: str) -> int:
 
 
 def _settle(
-    store: snapkv.SnapshotKV, clock: Clock, timeline: Timeline, done: Imported, path: str
+    store: snapkv.SnapshotKV, clock: Clock, timeline: GitTimeline, done: Imported, path: str
 ) -> None:
     """Restore the state that the last tour left, and check that git's next commit can follow."""
     entry = store.space(SPACE).at().entry(COMMIT_KEY)
@@ -172,7 +172,7 @@ def _settle(
         ) from e
 
 
-def _values(contents: Contents, commit: GitCommit, bytes_max: int) -> dict[str, bytes]:
+def _values(contents: BlobReader, commit: GitCommit, bytes_max: int) -> dict[str, bytes]:
     """Return the new contents of a commit, by key."""
     keys: list[str] = []
     oids: list[bytes] = []

@@ -218,7 +218,7 @@ class Clone:
     # --- contents ---
 
     @contextmanager
-    def contents(self) -> Iterator[Contents]:
+    def contents(self) -> Iterator[BlobReader]:
         """Return a reader of blobs; it is one process of git for all of them."""
         process = subprocess.Popen(  # noqa: S603, the words are ours
             self._words("cat-file", "--batch"),
@@ -231,7 +231,7 @@ class Clone:
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            yield Contents(process.stdin, process.stdout)
+            yield BlobReader(process.stdin, process.stdout)
         finally:
             _ended(process)
 
@@ -271,7 +271,7 @@ class Clone:
                 _ended(process)
 
 
-class Contents:
+class BlobReader:
     """Reads blobs by their ids, some hundred at a time."""
 
     def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:

@@ -18,10 +18,10 @@ from rich.text import Text
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted, key_text
 from snapkv.cli.terminal import console as console_of
-from snapkv.cli.terminal import tell, tell_error
+from snapkv.cli.terminal import report, report_error
 from snapkv.cli.tour import filling, place
-from snapkv.cli.tour.examiner import Examiner, Moment, Report
-from snapkv.cli.tour.filling import Imported, Timeline, shown_oid
+from snapkv.cli.tour.examiner import AskedDate, Examiner, TourReport
+from snapkv.cli.tour.filling import GitTimeline, Imported, shown_oid
 from snapkv.cli.tour.git import Clone, TourError
 from snapkv.model import Entry
 from snapkv.times import format_time
@@ -80,22 +80,24 @@ def tour(
     ends with 1 when an answer differs from git's.
     """
     try:
-        report = _toured(path, store, again, request_bytes_max)
+        answers = _toured(path, store, again, request_bytes_max)
     except TourError as e:
-        tell_error(e.message)
-        tell(e.advice)
+        report_error(e.message)
+        report(e.advice)
         raise typer.Exit(e.code) from e
     except KeyboardInterrupt:
-        tell("The tour was interrupted; what was imported stays, another tour goes on from there.")
+        report(
+            "The tour was interrupted; what was imported stays, another tour goes on from there."
+        )
         raise
-    if report.mismatches:
+    if answers.mismatches:
         raise typer.Exit(Exit.NO)
 
 
-def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | None) -> Report:
+def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | None) -> TourReport:
     console = plain_console()
     clone = Clone(path)
-    timeline = Timeline.of(clone)
+    timeline = GitTimeline.of(clone)
     folder = place.store_path(clone, store_given)
     request_bytes_max = bytes_max or place.request_bytes_default(folder)
     if again:
@@ -112,7 +114,7 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
                 request_bytes_max=request_bytes_max,
                 on_commit=advance,
             )
-        _tell_imported(console, done, timeline, folder)
+        _report_imported(console, done, timeline, folder)
         examiner = Examiner(store, clone, timeline)
         _examine(console, examiner, done, request_bytes_max)
         console.print()
@@ -122,14 +124,14 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
         if examiner.report.mismatches:
             say(console, "", "The store does not hold what git does; --again makes it anew.")
         else:
-            _tell_next(console, examiner, folder)
+            _report_next(console, examiner, folder)
     return examiner.report
 
 
 # --- the import ----------------------------------------------------------------------------
 
 
-def _tell_imported(console: Console, done: Imported, timeline: Timeline, folder: str) -> None:
+def _report_imported(console: Console, done: Imported, timeline: GitTimeline, folder: str) -> None:
     where = place.url_of(folder)
     if done.before:
         say(console, "", f"{where} holds {counted(done.before, 'commit')} of an earlier tour")
@@ -182,7 +184,7 @@ def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes
 # --- what next -----------------------------------------------------------------------------
 
 
-def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
+def _report_next(console: Console, examiner: Examiner, folder: str) -> None:
     """Show commands that work on this very store."""
     name = f" --name {place.name_of(folder)}" if place.in_etcd(folder) else ""
     store = f"snapkv --store {shlex.quote(place.url_of(folder))}{name}"
@@ -199,7 +201,7 @@ def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
         say(console, "", f"  {command}")
 
 
-def _telling_key(examiner: Examiner, then: Moment) -> str | None:
+def _telling_key(examiner: Examiner, then: AskedDate) -> str | None:
     """Return a file that exists then and now: README.md, else the one that changed most often."""
     both = examiner.expected(then.index).keys() & examiner.expected(examiner.moments[-1].index)
     entries: dict[str, Entry] = {
@@ -279,7 +281,7 @@ def say_left_out(console: Console, left_out: set[bytes], bytes_max: int) -> None
     say(console, "yellow", f"Left out, {counted(len(left_out), 'path')} ({why}): {names}{more}")
 
 
-def say_verdict(console: Console, done: Report) -> None:
+def say_verdict(console: Console, done: TourReport) -> None:
     """Print that no answer differs from git's; else how many do, and the first of them."""
     count = len(done.mismatches)
     if not count:

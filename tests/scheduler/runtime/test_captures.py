@@ -7,7 +7,7 @@ import pytest
 from etcd_server import eventually
 
 import snapkv
-from cdcmeta.cli.capturing import _Stop
+from cdcmeta.cli.server_commands import _Stop
 from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
 from cdcmeta.scheduler.runtime.cluster_view import Gone, View

@@ -13,7 +13,7 @@ from cdcmeta.changes import ChangesDB
 from cdcmeta.generations import CdcLog, GenerationLog, LogRow, StreamConsumer
 from snapkv.base.waiting import monotonic
 from snapkv.cli.exits import Exit
-from snapkv.cli.tour.examiner import Moment
+from snapkv.cli.tour.examiner import AskedDate
 from snapkv.cli.tour.git import TourError
 from snapkv.errors import CompactedError
 from system.everything.clones import History
@@ -28,7 +28,11 @@ COMPACTED = "compacted"
 
 
 def ask_store(
-    report: Report, history: History, store: snapkv.SnapshotKV, moments: Sequence[Moment], way: str
+    report: Report,
+    history: History,
+    store: snapkv.SnapshotKV,
+    moments: Sequence[AskedDate],
+    way: str,
 ) -> None:
     """Ask for the keys and the documents at some moments."""
     databases = [ChangesDB(store, each.name) for each in history.clones]
@@ -42,7 +46,7 @@ def ask_differences(
     report: Report,
     history: History,
     store: snapkv.SnapshotKV,
-    pairs: Sequence[tuple[Moment, Moment]],
+    pairs: Sequence[tuple[AskedDate, AskedDate]],
     way: str,
 ) -> None:
     """Ask what differs between moments, and for the writer of the newest change of each key."""
@@ -56,7 +60,7 @@ def ask_differences(
 
 
 def ask_compacted(
-    report: Report, store: snapkv.SnapshotKV, moments: Sequence[Moment], way: str
+    report: Report, store: snapkv.SnapshotKV, moments: Sequence[AskedDate], way: str
 ) -> None:
     """Ask for moments that the store alone no longer has."""
     for moment in moments:
@@ -88,14 +92,14 @@ class Stream:
         self._pending: list[snapkv.Changes[str]] = []
         self._state: dict[str, bytes] = {}
         self._writes: list[tuple[int, str, str]] = []
-        self._states: dict[Moment, Mapping[str, bytes]] = {}
+        self._states: dict[AskedDate, Mapping[str, bytes]] = {}
 
     def close(self) -> None:
         """End the watch."""
         self._watch.close()
 
     def pass_by(
-        self, report: Report, history: History, moments: Sequence[Moment], way: str
+        self, report: Report, history: History, moments: Sequence[AskedDate], way: str
     ) -> None:
         """Follow to the newest commit, and compare the state at moments on the way there."""
         self._pull()
@@ -106,7 +110,11 @@ class Stream:
             report.state(history, moment, way, self._state)
 
     def differences(
-        self, report: Report, history: History, pairs: Sequence[tuple[Moment, Moment]], way: str
+        self,
+        report: Report,
+        history: History,
+        pairs: Sequence[tuple[AskedDate, AskedDate]],
+        way: str,
     ) -> None:
         """Compare what the stream brought between moments that it has passed."""
         for a, b in pairs:
@@ -137,7 +145,7 @@ class Stream:
 
 
 def ask_log(
-    report: Report, history: History, log: GenerationLog, rows: CdcLog, moments: Sequence[Moment]
+    report: Report, history: History, log: GenerationLog, rows: CdcLog, moments: Sequence[AskedDate]
 ) -> None:
     """Read the CDC log's rows, generation after generation, and compare the state at each moment.
 
@@ -167,7 +175,7 @@ def ask_log(
     report.compare("the rows of the CDC log", counts, wanted)
 
 
-def _writers(store: snapkv.SnapshotKV, a: Moment, b: Moment) -> dict[str, str]:
+def _writers(store: snapkv.SnapshotKV, a: AskedDate, b: AskedDate) -> dict[str, str]:
     """Return the writer of each key's newest change after a moment, up to another: two tables."""
     commits = store.commits_to_arrow(since=a.date, until=b.date)
     names = dict(zip(commits["version"].to_pylist(), commits["userName"].to_pylist(), strict=True))

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 
 import snapkv
 from snapkv.cli.tour import filling, place
-from snapkv.cli.tour.examiner import Examiner, Moment
+from snapkv.cli.tour.examiner import AskedDate, Examiner
 from snapkv.errors import CompactedError
 
 
-def ask(examiner: Examiner, request_bytes_max: int) -> list[Moment]:
+def ask(examiner: Examiner, request_bytes_max: int) -> list[AskedDate]:
     """Fill, record and compact a store, and ask it with its archive; add to the report.
 
     Return the moments that the store has compacted.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from snapkv.cli.tour.examiner import Examiner, Mismatch, Moment
+from snapkv.cli.tour.examiner import AskedDate, Examiner, Mismatch
 from snapkv.cli.tour.git import SUBMODULE_MODE, TreeEntry, object_id
 from snapkv.errors import SnapKVError
 
@@ -102,7 +102,7 @@ class _Asker:
         self._examiner, self._frames, self._store, self._name = examiner, frames, store, name
         self._failures = failures
 
-    def ask_tree(self, moment: Moment) -> SparkAnswer:
+    def ask_tree(self, moment: AskedDate) -> SparkAnswer:
         """Ask for the whole tree at a moment."""
 
         def ask() -> dict[str, bytes]:
@@ -114,7 +114,7 @@ class _Asker:
         wanted = {key: content_id(entry) for key, entry in expected.items()}
         return self._ask(f"the tree at {moment.date}", ask, wanted)
 
-    def ask_diff(self, a: Moment, b: Moment) -> SparkAnswer:
+    def ask_diff(self, a: AskedDate, b: AskedDate) -> SparkAnswer:
         """Ask what differs between two moments."""
 
         def ask() -> dict[str, bytes]:

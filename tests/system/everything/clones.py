@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from snapkv.cli.tour.examiner import Moment, choose_moments
-from snapkv.cli.tour.filling import Timeline
+from snapkv.cli.tour.examiner import AskedDate, choose_moments
+from snapkv.cli.tour.filling import GitTimeline
 from snapkv.cli.tour.git import Clone, GitChange, TourError, TreeEntry, _split, _text
 from snapkv.layout import WRITER_BYTES_MAX
 
@@ -39,7 +39,7 @@ class Toured:
 
     name: str
     clone: Clone
-    timeline: Timeline
+    timeline: GitTimeline
 
     @property
     def prefix(self) -> str:
@@ -89,7 +89,7 @@ class History:
         """What the keys of each clone begin with."""
         return [each.prefix for each in self.clones]
 
-    def pairs(self) -> list[tuple[Moment, Moment]]:
+    def pairs(self) -> list[tuple[AskedDate, AskedDate]]:
         """Return neighbouring moments, and the first with the newest."""
         known = [moment for moment in self.moments if moment.index >= 0]
         found = [*pairwise(known), (known[0], known[-1])]
@@ -186,9 +186,9 @@ def clones_of(paths: Sequence[str], now_ms: int) -> list[Toured]:
         if clone.git_dir in {each.clone.git_dir for each in found.values()}:
             raise TourError(f"{path} is given twice", "Name each clone once.")
         name = _free_name(os.path.basename(clone.root.rstrip("/")), found)
-        timeline = Timeline.of(clone)
+        timeline = GitTimeline.of(clone)
         times = [min(ms, now_ms) for ms in timeline.times_ms]
-        found[name] = Toured(name, clone, Timeline(timeline.oids, times, timeline.moved))
+        found[name] = Toured(name, clone, GitTimeline(timeline.oids, times, timeline.moved))
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from snapkv.cli.formats import counted
-from snapkv.cli.tour.examiner import Moment
+from snapkv.cli.tour.examiner import AskedDate
 from system.everything.clones import History, Toured
 from system.everything.place import Place
 from system.everything.replicas import SCHEDULER_SPACE, captures_of, compare_places
@@ -112,7 +112,7 @@ def ask_duckdb(report: Report, history: History, place: Place, story: Story) -> 
         _ask_rows(sql, report, history, place)
 
 
-def _state(archives: list[tuple[Toured, Archive]], moment: Moment) -> dict[str, bytes]:
+def _state(archives: list[tuple[Toured, Archive]], moment: AskedDate) -> dict[str, bytes]:
     return {
         key.decode(): value
         for _, archive in archives
@@ -120,7 +120,7 @@ def _state(archives: list[tuple[Toured, Archive]], moment: Moment) -> dict[str, 
     }
 
 
-def _authors(archives: list[tuple[Toured, Archive]], a: Moment, b: Moment) -> dict[str, str]:
+def _authors(archives: list[tuple[Toured, Archive]], a: AskedDate, b: AskedDate) -> dict[str, str]:
     return {
         key.decode(): writer
         for _, archive in archives

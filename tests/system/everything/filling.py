@@ -23,7 +23,7 @@ from cdcmeta.changes import ChangesDB
 from cdcmeta.generations import CdcLog, Generation, GenerationLog, Generations, Sharding
 from snapkv import ManualClock, Ops, SnapshotKV, SpaceOps
 from snapkv.cli.tour.filling import OVERHEAD_BYTES, note_of, too_large
-from snapkv.cli.tour.git import SUBMODULE_MODE, Contents, GitCommit, TooLarge, TreeEntry
+from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, GitCommit, TooLarge, TreeEntry
 from snapkv.errors import CommitTooLargeError
 from system.everything.clones import History, Step, Toured, writer_of
 
@@ -65,7 +65,7 @@ class Filler:
         member = self.generations.member("tour", generations=held, ttl=MEMBER_TTL_S)
         self._stack.enter_context(member)
         self.rows = CdcLog(self.store, member, LOG)
-        self._contents: list[Contents] = []
+        self._contents: list[BlobReader] = []
         self._commits = []
         for each in self.history.clones:
             self._contents.append(self._stack.enter_context(each.clone.contents()))

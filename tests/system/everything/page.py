@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import snapkv
-from snapkv.cli.tour.examiner import Moment, content_name
+from snapkv.cli.tour.examiner import AskedDate, content_name
 from snapkv.cli.tour.filling import shown_oid
 from snapkv.cli.tour.git import TreeEntry
 from snapkv.errors import MissingExtraError
@@ -191,7 +191,7 @@ class _Views:
         found = {key: json.loads(data["document"]["body"])["line"].encode()}
         return self._report.compare("/document", found, {key: self._entry(then).line})
 
-    def _entry(self, moment: Moment) -> TreeEntry:
+    def _entry(self, moment: AskedDate) -> TreeEntry:
         return self._history.tree(moment.ms)[str(self._key)]
 
     def _databases(self) -> int:

@@ -10,7 +10,7 @@ import snapkv
 from cdcmeta.changes import ChangesDB
 from cdcmeta.scheduler.runtime import Changefeeds
 from snapkv.cli.formats import counted
-from snapkv.cli.tour.examiner import Moment
+from snapkv.cli.tour.examiner import AskedDate
 from system.everything.asking import documents
 from system.everything.captures import LABELS
 from system.everything.clones import History
@@ -40,7 +40,7 @@ def ask_replicas(report: Report, history: History, place: Place) -> None:
 def ask_archives(report: Report, history: History, place: Place) -> None:
     """Ask the archives that captures wrote, one for each clone, for each moment."""
     ids: dict[str, bytes] = {}
-    states: dict[Moment, dict[str, bytes]] = {moment: {} for moment in history.moments}
+    states: dict[AskedDate, dict[str, bytes]] = {moment: {} for moment in history.moments}
     for each in history.clones:
         with snapkv.open_archive(str(place.replica(each.prefix))) as archive:
             for moment in history.moments:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from snapkv.cli.tour import examiner
-from snapkv.cli.tour.examiner import Moment, content_name
+from snapkv.cli.tour.examiner import AskedDate, content_name
 from snapkv.cli.tour.git import GitChange, TreeEntry
 from system.everything.clone_sparked import content_id
 from system.everything.clones import History
@@ -53,26 +53,32 @@ class Report(examiner.Report):
 
     # --- the kinds of answers ---
 
-    def state(self, history: History, moment: Moment, way: str, found: Mapping[str, bytes]) -> None:
+    def state(
+        self, history: History, moment: AskedDate, way: str, found: Mapping[str, bytes]
+    ) -> None:
         """Compare the contents of all keys at a moment with `git ls-tree`."""
         question = f"{way}: the contents at {moment.date}"
         wrong = self.compare_contents(question, found, history.tree(moment.ms))
         self.add(STATES, moment.date, way, wrong)
 
-    def lines(self, history: History, moment: Moment, way: str, found: Mapping[str, bytes]) -> None:
+    def lines(
+        self, history: History, moment: AskedDate, way: str, found: Mapping[str, bytes]
+    ) -> None:
         """Compare lines of `git ls-tree` at a moment: modes and ids."""
         wanted = {key: entry.line for key, entry in history.tree(moment.ms).items()}
         wrong = self.compare(f"{way}: the lines at {moment.date}", found, wanted)
         self.add(STATES, moment.date, way, wrong)
 
-    def ids(self, history: History, moment: Moment, way: str, found: Mapping[str, bytes]) -> None:
+    def ids(
+        self, history: History, moment: AskedDate, way: str, found: Mapping[str, bytes]
+    ) -> None:
         """Compare the ids of all contents at a moment; of a submodule that of its value."""
         wanted = {key: content_id(entry) for key, entry in history.tree(moment.ms).items()}
         wrong = self.compare(f"{way}: the contents at {moment.date}", found, wanted)
         self.add(STATES, moment.date, way, wrong)
 
     def changed(
-        self, history: History, a: Moment, b: Moment, way: str, found: Mapping[str, Changed]
+        self, history: History, a: AskedDate, b: AskedDate, way: str, found: Mapping[str, Changed]
     ) -> None:
         """Compare what changed between two moments and the authors with `git`."""
         wanted, authors = history.changes(a.ms, b.ms), history.authors(a.ms, b.ms)
@@ -81,8 +87,8 @@ class Report(examiner.Report):
 
     def changed_lines(
         self,
-        a: Moment,
-        b: Moment,
+        a: AskedDate,
+        b: AskedDate,
         way: str,
         found: Mapping[str, bytes],
         wanted: Mapping[str, bytes],
@@ -113,7 +119,7 @@ class Report(examiner.Report):
         return found
 
 
-def pair_text(a: Moment, b: Moment) -> str:
+def pair_text(a: AskedDate, b: AskedDate) -> str:
     """Return how a pair of moments is shown."""
     return f"{a.date} to {b.date}"
 

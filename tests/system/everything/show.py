@@ -17,7 +17,7 @@ import snapkv
 from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted
-from snapkv.cli.tour.examiner import Moment
+from snapkv.cli.tour.examiner import AskedDate
 from snapkv.cli.tour.filling import shown_oid
 from snapkv.cli.tour.git import TourError
 from snapkv.cli.tour.show import (
@@ -120,7 +120,7 @@ class Tour:
             Filler(store, clock, history, place.request_bytes_max) as filler,
         ):
             replication = Replication(place, filler, clock, self._say_step)
-            story, asked = replication.story, list[Moment]()
+            story, asked = replication.story, list[AskedDate]()
 
             def before_compaction(done: int) -> None:
                 after = history.steps[done].ms if done < len(history.steps) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from snapkv.cli.tour.examiner import Moment
+from snapkv.cli.tour.examiner import AskedDate
 from system.everything.clone_sparked import Started, content_id, error_line, named_by_git
 from system.everything.clones import History
 from system.everything.place import CAPTURES, STORE, Place
@@ -51,14 +51,14 @@ class _Asker:
         self._report, self._history, self._place, self._spark = report, history, place, spark
         self._opened = {"name": STORE, "archive": str(place.recorded)}
         self._more = self._opened | {"numPartitions": str(PARTITIONS)}
-        self._states: dict[Moment, dict[str, bytes]] = {}
+        self._states: dict[AskedDate, dict[str, bytes]] = {}
         cases = (
             f"WHEN startswith(key, '{each.prefix}') THEN {named_by_git('value', each.clone.head)}"
             for each in history.clones
         )
         self._columns = ("key", f"CASE {' '.join(cases)} END AS id")
 
-    def ask_state(self, moment: Moment) -> None:
+    def ask_state(self, moment: AskedDate) -> None:
         """Ask for everything at a moment, which only the archive may have."""
 
         def ask() -> None:
@@ -66,7 +66,7 @@ class _Asker:
 
         self._answered(STATES, moment.date, BATCH, ask)
 
-    def ask_changes(self, a: Moment, b: Moment) -> None:
+    def ask_changes(self, a: AskedDate, b: AskedDate) -> None:
         """Ask for both states, and for the writer of each key's newest change in between."""
 
         def ask() -> None:
@@ -78,7 +78,7 @@ class _Asker:
 
         self._answered(CHANGES, pair_text(a, b), BATCH, ask)
 
-    def ask_stream(self, moments: Sequence[Moment]) -> None:
+    def ask_stream(self, moments: Sequence[AskedDate]) -> None:
         """Read all changes as a stream, from the first commit on, and fold them to each moment."""
 
         def ask() -> None:
@@ -105,7 +105,7 @@ class _Asker:
 
     # --- what Spark runs ---
 
-    def _ids(self, moment: Moment) -> dict[str, bytes]:
+    def _ids(self, moment: AskedDate) -> dict[str, bytes]:
         if moment not in self._states:
             session, frames, _ = self._spark
             url = self._place.store_url
@@ -114,7 +114,7 @@ class _Asker:
             self._states[moment] = {row.key: row.id.encode() for row in rows}
         return self._states[moment]
 
-    def _authors(self, a: Moment, b: Moment) -> dict[str, str]:
+    def _authors(self, a: AskedDate, b: AskedDate) -> dict[str, str]:
         session, frames, _ = self._spark
         url = self._place.store_url
         changes = frames.read_changes(session, url, a.date, b.date, **self._more)

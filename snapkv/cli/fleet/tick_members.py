@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 import typer
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.fleet.notices import listed
-from snapkv.cli.fleet.options import FleetOptions, of_fleet
+from snapkv.cli.fleet.chosen_fleet import FleetOptions, listed, of_fleet
 from snapkv.cli.formats import Json, counted, time_json, time_text
-from snapkv.cli.options import CountOption, StoreOptions, takes, warnings_shown
 from snapkv.cli.output import Output
-from snapkv.cli.progress import status_line
-from snapkv.cli.terminal import tell, tell_error
-from snapkv.cli.ticker import EveryOption, QuietOption, Stop, beats, period
+from snapkv.cli.store_options import CountOption, StoreOptions, takes, warnings_shown
+from snapkv.cli.terminal import report, report_error, status_line
+from snapkv.cli.tick_command import EveryOption, QuietOption, Stop, beats, period
 from snapkv.errors import NAMED_MAX
 from snapkv.fleet.ticker import TICK_TIMEOUT_S, Round
 
@@ -66,7 +64,7 @@ def tick(
                 out.record(round_json(done), flush=True)
             shown(f"ticking every {every}: {state.summary(options.raw)}")
     if not (quiet or options.structured) and state.rounds:
-        tell(f"snapkv: {state.summary(options.raw)}")
+        report(f"snapkv: {state.summary(options.raw)}")
 
 
 def _longest_s(period_s: float) -> float:
@@ -85,14 +83,14 @@ def _once(out: Output, done: Round, quiet: bool) -> None:
         shown = f"{len(done.ticked):,} of {counted(of, 'member')}"
         out.record(round_json(done), out.time(done.timestamp), shown, _spread_text(done.spread))
     if done.refused:
-        tell(
+        report(
             f"snapkv: {counted(len(done.refused), 'member')} had a newer time already: "
             f"{listed(done.refused)}"
         )
     for name, why in list(done.failed.items())[:NAMED_MAX]:
-        tell_error(f"{name}: {why}")
+        report_error(f"{name}: {why}")
     if (more := len(done.failed) - NAMED_MAX) > 0:
-        tell_error(f"and {more:,} more")
+        report_error(f"and {more:,} more")
     if done.failed:
         raise typer.Exit(Exit.LATER)
 
@@ -128,16 +126,16 @@ class Rounds:
         self.rounds, self.newest = self.rounds + 1, done
         self.widest_s = max(self.widest_s, done.spread)
         began, over = _series(self.failed, done.failed, 1)
-        _tell_each(
+        _report_each(
             [
                 f"{name}: {done.failed[name]}{'' if ends else '; it goes on trying'}"
                 for name in began
             ]
         )
         for name, rounds in over[:NAMED_MAX]:
-            tell(f"snapkv: {name} ticks again, after {counted(rounds, 'round')} that failed")
+            report(f"snapkv: {name} ticks again, after {counted(rounds, 'round')} that failed")
         began, over = _series(self.refused, done.refused, REFUSED_ROUNDS)
-        _tell_each(
+        _report_each(
             [
                 f"{name}: its time is {time_text(done.refused[name])}, newer than the rounds: "
                 "another ticker, or a clock that is ahead"
@@ -146,7 +144,9 @@ class Rounds:
         )
         for name, rounds in over[:NAMED_MAX]:
             if rounds >= REFUSED_ROUNDS:
-                tell(f"snapkv: {name} takes part in the rounds again, after {rounds:,} without it")
+                report(
+                    f"snapkv: {name} takes part in the rounds again, after {rounds:,} without it"
+                )
 
     def summary(self, raw: bool) -> str:
         """Return one line about the rounds."""
@@ -171,8 +171,8 @@ def _series(
     return [name for name in names if counts[name] == least], over
 
 
-def _tell_each(lines: list[str]) -> None:
+def _report_each(lines: list[str]) -> None:
     for line in lines[:NAMED_MAX]:
-        tell_error(line)
+        report_error(line)
     if (more := len(lines) - NAMED_MAX) > 0:
-        tell_error(f"and {counted(more, 'member')} more")
+        report_error(f"and {counted(more, 'member')} more")

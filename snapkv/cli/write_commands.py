@@ -10,15 +10,19 @@ from typing import Annotated
 import typer
 
 from snapkv.base.text import LongerNames
-from snapkv.cli.differences import Renderer
+from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.options import StoreOptions, YesOption, takes
 from snapkv.cli.output import Output
-from snapkv.cli.questions import confirm_found, standard_input
-from snapkv.cli.rendering_options import Rendering, renders
-from snapkv.cli.terminal import tell, tell_longer_names, tell_warning
+from snapkv.cli.store_options import StoreOptions, YesOption, takes
+from snapkv.cli.terminal import (
+    confirm_found,
+    report,
+    report_longer_names,
+    report_warning,
+    standard_input,
+)
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
@@ -95,7 +99,7 @@ def _check_no_file(value: str) -> None:
             f"KEY --file {shlex.quote(value[1:])}; to store the text, give the value - and write "
             "it to the standard input"
         )
-    tell_warning(
+    report_warning(
         "a value that begins with @ is stored as this text; for the content of a file give "
         "KEY --file PATH"
     )
@@ -151,11 +155,11 @@ def _confirm_removal(kv: SnapshotKV, prefix: str, *, yes: bool) -> None:
         return list(kv.at().keys(prefix))
 
     def question(keys: list[str]) -> str:
-        tell_longer_names(LongerNames(prefix, keys))
+        report_longer_names(LongerNames(prefix, keys))
         return f"Remove {counted(len(keys), 'key')} under {prefix!r}?"
 
     if yes:
-        tell_longer_names(LongerNames(prefix, look()))
+        report_longer_names(LongerNames(prefix, look()))
     else:
         confirm_found(look(), look, question, yes=False)
 
@@ -172,7 +176,7 @@ def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> No
 @renders("redact", "kind", "decoder")
 def restore(
     options: StoreOptions,
-    rendering: Rendering,
+    rendering: RenderingOptions,
     when: Annotated[str, typer.Argument(metavar="TIME", show_default=False)],
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
@@ -195,7 +199,7 @@ def restore(
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)
         if dry_run:
-            _tell_plan(out, renderer, plan, prefix)
+            _report_plan(out, renderer, plan, prefix)
             return
         commit = None
         if plan.changes and target is not None:
@@ -204,8 +208,8 @@ def restore(
                 return _plan(kv, target, prefix, before_first).changes
 
             def question(changes: list[Difference[str]]) -> str:
-                tell_longer_names(LongerNames(prefix, (each.key for each in changes)))
-                renderer.tell(changes)
+                report_longer_names(LongerNames(prefix, (each.key for each in changes)))
+                renderer.report(changes)
                 counts = _counts(plan._replace(changes=changes))
                 return f"Restore {time_text(plan.past.timestamp)}: {counts}?"
 
@@ -217,7 +221,7 @@ def restore(
     if commit is not None:
         out.record(fields, out.time(commit.ts))
         return
-    tell("nothing to restore: the present equals that moment")
+    report("nothing to restore: the present equals that moment")
     if options.structured:
         out.record(fields)
 
@@ -230,15 +234,15 @@ def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) 
         raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
 
 
-def _tell_plan(out: Output, renderer: Renderer, plan: Plan, prefix: str) -> None:
-    tell_longer_names(LongerNames(prefix, (each.key for each in plan.changes)))
+def _report_plan(out: Output, renderer: Renderer, plan: Plan, prefix: str) -> None:
+    report_longer_names(LongerNames(prefix, (each.key for each in plan.changes)))
     if out.structured:
         out.record({**_counts_json(plan), "changes": list(renderer.fields(plan.changes))})
         return
     with out.headed(*renderer.headings):
         renderer.write(out, plan.changes)
     done = _counts(plan) if plan.changes else "nothing: the present equals that moment"
-    tell(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
+    report(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
 
 
 def _counts_json(plan: Plan) -> dict[str, int]:

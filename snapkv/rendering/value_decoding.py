@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 from snapkv.base.arguments import wrong_type
-from snapkv.base.text import counted, stored_text
+from snapkv.base.text import counted, escaped, quoted, stored_text
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, decoder_named
-from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, float_of, unique
+from snapkv.rendering.value_tree import (
+    NotThisKindError,
+    OtherText,
+    Tree,
+    as_tree,
+    checked,
+    float_of,
+    scalar_text,
+    unique,
+)
 
 STRUCTURED_BYTES_MAX = 8 << 20
 """A larger value is text or hex, unless its kind is given."""
@@ -19,6 +29,7 @@ CONTROL_CHARS_SHARE = 32
 """Text has at most one control character in so many (colours of terminals do not count)."""
 
 _BOM = "\ufeff"
+_LOOKS_TYPED = re.compile(r'"|(?:int|float|bool|bytes|nil|ext|Timestamp)\(')
 _CONTROLS = re.compile(r"[\x01-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 
 
@@ -31,8 +42,8 @@ def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None
     asked first.
 
     A value that breaks a rule of a format (a key twice in one object, NaN in JSON, a tag in YAML),
-    or a bound of `tree` (`DEPTH_MAX`, `NODES_MAX`), is text, or hex. Deterministic. Costs one parse
-    of the value.
+    or a bound of `value_tree` (`DEPTH_MAX`, `NODES_MAX`), is text, or hex. Deterministic. Costs one
+    parse of the value.
 
     >>> decode(b'{"image": "nginx:1.25"}').data
     {'image': 'nginx:1.25'}
@@ -60,17 +71,32 @@ def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None
 
 
 def _found(value: bytes) -> Decoded:
-    if len(value) <= STRUCTURED_BYTES_MAX:
-        for finds, kind in _FINDERS:
-            if finds(value):
-                try:
-                    return _LOADERS[kind](value)
-                except NotThisKindError:
-                    continue
+    from snapkv.rendering.yaml_text import looks_like_yaml
+
+    is_small = len(value) <= STRUCTURED_BYTES_MAX
+    kind = "kubernetes" if value.startswith(b"k8s\0") else "json" if _may_be_json(value) else ""
+    if is_small and kind and (made := _made(kind, value)) is not None:
+        return made
     text = stored_text(value)
-    if text is not None and _is_readable(text):
+    if text is not None and not _is_readable(text):
+        return Decoded("hex", value, "bytes", value)
+    if text is not None:
+        kind = "yaml" if is_small and "\n" in text and looks_like_yaml(text) else ""
+    else:
+        kind = "msgpack" if is_small and _begins_as_msgpack(value) else ""
+    if kind and (made := _made(kind, value)) is not None:
+        return made
+    if text is not None:
         return Decoded("text", text, "text", value)
     return Decoded("hex", value, "bytes", value)
+
+
+def _made(kind: str, value: bytes) -> Decoded | None:
+    """Return a value of a kind, None if it is not of that kind."""
+    try:
+        return _LOADERS[kind](value)
+    except NotThisKindError:
+        return None
 
 
 def _by_decoder(value: bytes, decoder: Decoder) -> Decoded | None:
@@ -130,9 +156,45 @@ def _load_yaml(value: bytes) -> Tree:
 
 
 def _load_msgpack(value: bytes) -> Tree:
-    from snapkv.rendering import msgpack_bytes
+    """Return the tree of a value that is one whole msgpack object.
 
-    return msgpack_bytes.load(value)
+    Keys become text that says their type, but for texts: `int(3)`, `bytes(0xff)`. Extension types
+    (`ext(5) 0x00ff`) and timestamps are `OtherText`.
+    """
+    import msgpack
+
+    try:
+        found: Any = msgpack.unpackb(
+            value,
+            strict_map_key=False,
+            object_pairs_hook=_pairs,
+            ext_hook=lambda code, data: OtherText(f"ext({code}) 0x{data.hex()}"),
+        )
+    except NotThisKindError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as e:
+        reason = escaped(str(e)) or type(e).__name__
+        raise NotThisKindError(f"breaks a rule of msgpack: {reason}") from e
+    return checked(as_tree(found))
+
+
+def _pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Tree]:
+    if any(isinstance(key, list | dict) for key, _ in pairs):
+        raise NotThisKindError("has a key that is a list or a map")
+    return unique((_key_text(key), part) for key, part in pairs)
+
+
+def _key_text(key: Any) -> str:
+    """Return a key as text; two keys of different types never have the same."""
+    if isinstance(key, OtherText):
+        return str(key)
+    if isinstance(key, str):
+        return quoted(key) if _LOOKS_TYPED.match(key) else key
+    if key is None:
+        return "nil()"
+    if isinstance(key, bool | int | float | bytes):
+        return f"{type(key).__name__}({scalar_text(key)})"
+    return str(key)
 
 
 def _load_kubernetes(value: bytes) -> Tree:
@@ -159,25 +221,10 @@ def _may_be_json(value: bytes) -> bool:
     return trimmed[:1] + trimmed[-1:] in (b"{}", b"[]")
 
 
-def _may_be_yaml(value: bytes) -> bool:
-    from snapkv.rendering import yaml_text
-
-    text = stored_text(value)
-    return text is not None and _is_readable(text) and yaml_text.looks_like_yaml(text)
-
-
-def _may_be_msgpack(value: bytes) -> bool:
-    from snapkv.rendering import msgpack_bytes
-
-    return msgpack_bytes.looks_like_msgpack(value) and stored_text(value) is None
-
-
-_FINDERS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
-    (lambda value: value.startswith(b"k8s\0"), "kubernetes"),
-    (_may_be_json, "json"),
-    (_may_be_yaml, "yaml"),
-    (_may_be_msgpack, "msgpack"),
-)
+def _begins_as_msgpack(value: bytes) -> bool:
+    """Check whether a value begins as a map or an array with at least one item."""
+    first = value[0] if value else 0
+    return 0x81 <= first <= 0x8F or 0x91 <= first <= 0x9F or 0xDC <= first <= 0xDF
 
 
 def _utf8(value: bytes) -> str:

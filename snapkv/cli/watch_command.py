@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli.differences import Renderer
+from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
 from snapkv.cli.moments import settled, since
-from snapkv.cli.options import (
+from snapkv.cli.output import COMMIT_HEADINGS, Output
+from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
     PrefixArgument,
@@ -22,8 +23,6 @@ from snapkv.cli.options import (
     seconds,
     takes,
 )
-from snapkv.cli.output import COMMIT_HEADINGS, Output
-from snapkv.cli.rendering_options import Rendering, renders
 from snapkv.cli.terminal import Part
 from snapkv.errors import CompactedError, HistoryGapError
 from snapkv.model import Change, Changes, Difference
@@ -45,7 +44,7 @@ IdleOption = Annotated[
 @renders()
 def watch(
     options: StoreOptions,
-    rendering: Rendering,
+    rendering: RenderingOptions,
     prefix: PrefixArgument = "",
     since_: WatchSinceOption = None,
     count: CountOption = None,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 import snapkv
-from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
+from cdcmeta.cli.server_commands import CLUSTER, ClusterOption, NameOption
 from snapkv import SnapshotKV, format_time
 from snapkv.base.waiting import pause
 from snapkv.cli.kit import STORE_VARIABLE, App, json_line, patience

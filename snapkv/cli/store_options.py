@@ -16,8 +16,7 @@ from snapkv.base.files import check_mode
 from snapkv.cli.exits import CommandError
 from snapkv.cli.output import FORMATS, Output
 from snapkv.cli.pager import paged
-from snapkv.cli.progress import patience
-from snapkv.cli.terminal import tell_warning
+from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
 from snapkv.location import DEFAULT_NAME, Location
 from snapkv.store.observe import Keys, open_to_read
@@ -183,7 +182,7 @@ def warnings_shown(*, again: bool = False) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in () if again else caught:
-        tell_warning(str(warning.message))
+        report_warning(str(warning.message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +263,7 @@ class StoreOptions:
                 hooks=hooks,
             )
         if create and url.startswith("memory:"):
-            tell_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")
+            report_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")
         with store:
             yield store
 

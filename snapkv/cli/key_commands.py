@@ -1,4 +1,4 @@
-"""The commands that read keys: get, ls, history."""
+"""The commands that read keys: get, ls, history, diff, blame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapkv.cli.differences import Renderer
+from snapkv.base.text import LongerNames
+from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
+from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import (
     Json,
     entry_json,
@@ -22,26 +24,28 @@ from snapkv.cli.formats import (
     version_json,
 )
 from snapkv.cli.moments import moment, settled, settled_span, since, up_to
-from snapkv.cli.options import (
+from snapkv.cli.output import Output, who_and_why
+from snapkv.cli.store_options import (
     AtOption,
     CountOption,
     KeyArgument,
     OldestFirst,
     PrefixArgument,
+    PrefixOption,
     SinceOption,
     StoreOptions,
     UntilOption,
     takes,
 )
-from snapkv.cli.output import Output, who_and_why
-from snapkv.cli.rendering_options import Rendering, renders
-from snapkv.cli.terminal import Part, tell, write_line
+from snapkv.cli.terminal import Part, report, report_longer_names, write_line
 from snapkv.copying.long_keys import with_long_keys
 from snapkv.errors import KeyNotFoundError
-from snapkv.model import Commit, Entry, Version
+from snapkv.model import Commit, Difference, Entry, Version
 from snapkv.reading.history import bounds as history_bounds
 from snapkv.reading.observed import Observed
 from snapkv.reading.snapshot import Snapshot
+from snapkv.rendering import Blame
+from snapkv.rendering import blame as blamed
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
@@ -54,7 +58,9 @@ NUMBER_WIDTH = 8
 
 @takes("observe", "archive", "timeout")
 @renders("kind", "decoder")
-def get(options: StoreOptions, rendering: Rendering, key: KeyArgument, at: AtOption = None) -> None:
+def get(
+    options: StoreOptions, rendering: RenderingOptions, key: KeyArgument, at: AtOption = None
+) -> None:
     """Print the value of a key, now or at a time.
 
     Into a pipe or a file: the exact bytes, nothing added, unless --as or --decoder says how to read
@@ -104,7 +110,7 @@ def write_value(value: bytes, renderer: Renderer) -> None:
     for line in decoded.lines():
         write_line([part.text for part in line])
     if not decodes:
-        tell(f"({decoded.kind}, {len(value):,} bytes; into a pipe or file they go as they are)")
+        report(f"({decoded.kind}, {len(value):,} bytes; into a pipe or file they go as they are)")
 
 
 LongOption = Annotated[bool, typer.Option("-l", "--long", help="With revision, size and value.")]
@@ -114,7 +120,7 @@ LongOption = Annotated[bool, typer.Option("-l", "--long", help="With revision, s
 @renders("redact", "kind", "decoder")
 def ls(
     options: StoreOptions,
-    rendering: Rendering,
+    rendering: RenderingOptions,
     prefix: PrefixArgument = "",
     at: AtOption = None,
     long: LongOption = False,
@@ -150,7 +156,7 @@ def write_keys(
 @renders("ignore", "redact", "kind", "decoder")
 def history(
     options: StoreOptions,
-    rendering: Rendering,
+    rendering: RenderingOptions,
     key: KeyArgument,
     since_: SinceOption = None,
     until: UntilOption = None,
@@ -199,7 +205,7 @@ def write_versions(
     in_order = islice(shown, count) if oldest_first else reversed(deque(shown, count))
     for out.member, fields, columns in in_order:
         out.record(fields, *columns)
-    renderer.tell_ignored("version")
+    renderer.report_ignored("version")
 
 
 def _span(
@@ -234,3 +240,113 @@ def _version_record(
         who, why, meta = version.writer, version.note, version.meta
         columns += who_and_why(Commit(version.ts, 0, version.revision, who, why, meta=meta))
     return {}, columns
+
+
+# --- differences and origins ---
+
+
+BeforeArgument = Annotated[
+    str, typer.Argument(metavar="TIME", help="The time before.", show_default=False)
+]
+AfterArgument = Annotated[
+    str, typer.Argument(metavar="TIME", help="The time after; else now.", show_default=False)
+]
+ExitCodeOption = Annotated[
+    bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
+]
+
+
+@takes("observe", "archive", "timeout", "no_pager")
+@renders()
+def diff(
+    options: StoreOptions,
+    rendering: RenderingOptions,
+    a: BeforeArgument,
+    b: AfterArgument = "now",
+    prefix: PrefixOption = "",
+    exit_code: ExitCodeOption = False,
+) -> None:
+    """Print what differs between two times: + added, - removed, ~ changed.
+
+    Below a key whose value is structured (JSON, YAML, Kubernetes) are the paths that differ, below
+    a longer text its lines. -o json has the whole values.
+    """
+    before, after, renderer = moment(a), moment(b), Renderer(rendering)
+    longer = LongerNames(prefix)
+    with options.long_output(*renderer.headings) as out, options.readable() as kv:
+        before, after = settled(kv, before), settled(kv, after)
+        renderer.write(out, _seen(kv.diff(before, after, prefix or None), longer))
+        renderer.finish(out)
+    renderer.report_ignored()
+    report_longer_names(longer)
+    if exit_code and any(renderer.counts.values()):
+        raise typer.Exit(Exit.NO)
+
+
+def _seen(differences: Iterable[Difference[str]], longer: LongerNames) -> Iterator[Difference[str]]:
+    for each in differences:
+        longer.add(each.key)
+        yield each
+
+
+@takes("observe", "archive", "timeout", "no_pager", "raw")
+@renders("redact", "kind", "decoder")
+def blame(
+    options: StoreOptions, rendering: RenderingOptions, key: KeyArgument, at: AtOption = None
+) -> None:
+    """Print which commit last changed each path, or each line, of a value.
+
+    Each row has the time, revision and writer of the commit; then a path of a structured value with
+    what it has, or the number of a line with the line. Where history was compacted, what the oldest
+    version has may be older than it.
+    """
+    when, renderer = moment(at), Renderer(rendering)
+    if renderer.covers(key):
+        raise CommandError(f"the values of {key_text(key)} are redacted: blame would show them")
+    headings = ("TIME", "REVISION", "WRITER", "PLACE", "VALUE")
+    with options.long_output(*headings) as out:
+        with options.readable() as kv:
+            when = settled(kv, when)
+            until = None if when is None else kv.timestamp_of(when)
+            view, name = with_long_keys(kv, key)
+            versions: Iterable[Version] = view.history(name)
+            if when is not None:
+                versions = filter(up_to(kv, when), versions)
+            rows = blamed(versions, rendering.kind, renderer.read_decoder)
+        if not rows:
+            raise KeyNotFoundError(key, until)
+        _write(out, rows)
+
+
+def _write(out: Output, rows: list[Blame]) -> None:
+    """Write the rows; as text in columns that fit all of them."""
+    lines = isinstance(rows[0].place, int)
+    columns = [_columns(out, row) for row in rows]
+    widths = [max(len(text) for text, _ in column) for column in zip(*columns, strict=True)]
+    for row, cells in zip(rows, columns, strict=True):
+        place = f"{row.place:>{len(str(len(rows)))}}  " if lines else f"{row.place}: "
+        in_front = [
+            (text.ljust(width), style) for (text, style), width in zip(cells, widths, strict=True)
+        ]
+        text_line = [piece for cell in in_front for piece in (cell, "  ")]
+        out.record(
+            _fields(row),
+            *cells,
+            str(row.place),
+            row.text,
+            lines=[[*text_line, (place, "bold"), row.text]],
+        )
+
+
+def _columns(out: Output, row: Blame) -> list[tuple[str, str]]:
+    version = row.version
+    time = out.time(version.ts)
+    shown = time if isinstance(time, tuple) else (time, "")
+    writer = "-" if version.writer is None else key_text(version.writer)
+    return [shown, (str(version.revision), ""), (writer, "green")]
+
+
+def _fields(row: Blame) -> Json:
+    version = version_json(row.version)
+    del version["value"]
+    return {"place": row.place, "text": row.text, **version}

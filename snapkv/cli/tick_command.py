@@ -16,9 +16,8 @@ import typer
 from snapkv.base.waiting import monotonic
 from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
-from snapkv.cli.options import CountOption, StoreOptions, takes
-from snapkv.cli.progress import status_line
-from snapkv.cli.terminal import tell, tell_error
+from snapkv.cli.store_options import CountOption, StoreOptions, takes
+from snapkv.cli.terminal import report, report_error, status_line
 from snapkv.errors import SnapKVError
 from snapkv.hooks import Hooks
 from snapkv.model import Commit
@@ -49,7 +48,7 @@ def metrics_served(address: str | None) -> Iterator[Hooks | None]:
     from snapkv.metrics import Metrics, metrics_server
 
     with metrics_server(address) as served:
-        tell(f"snapkv: metrics at {served.url}")
+        report(f"snapkv: metrics at {served.url}")
         yield Metrics(served.registry)
 
 
@@ -98,13 +97,13 @@ def tick(
         def connect() -> SnapshotKV:
             return stack.enter_context(options.opened(create=True, silent=True, hooks=hooks))
 
-        def on_tick(ticker: Ticker, commit: Commit) -> None:
+        def on_tick(ticker: RegularTicker, commit: Commit) -> None:
             if options.structured and not quiet:
                 out.committed(commit, flush=True)
             newest = time_text(commit.ts, raw=options.raw)
             shown(f"ticking every {every}: {counted(ticker.ticks, 'tick')}, the newest at {newest}")
 
-        Ticker(connect, on_tick).run(period_s, count, stop)
+        RegularTicker(connect, on_tick).run(period_s, count, stop)
 
 
 def period(every: str | None) -> float | None:
@@ -171,11 +170,11 @@ class Stop:
 
 
 @dataclass(slots=True)
-class Ticker:
+class RegularTicker:
     """Ticks at regular times, also after failures; calls `on_tick` after each tick."""
 
     connect: Callable[[], SnapshotKV]
-    on_tick: Callable[[Ticker, Commit], None]
+    on_tick: Callable[[RegularTicker, Commit], None]
     store: SnapshotKV | None = None
     ticks: int = 0
     failed: int = 0
@@ -196,11 +195,11 @@ class Ticker:
             if code_of(e) not in (Exit.LATER, Exit.UNKNOWN):
                 raise
             if not self.failed:
-                tell_error(f"{message_of(e)}{'' if stop.wanted else '; it goes on trying'}")
+                report_error(f"{message_of(e)}{'' if stop.wanted else '; it goes on trying'}")
             self.failed += 1
             return
         if self.failed:
-            tell(f"snapkv: ticks again, after {counted(self.failed, 'tick')} that failed")
+            report(f"snapkv: ticks again, after {counted(self.failed, 'tick')} that failed")
         self.ticks, self.failed = self.ticks + 1, 0
         self.on_tick(self, commit)
 

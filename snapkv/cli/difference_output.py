@@ -1,12 +1,16 @@
-"""Values and differences as commands show them."""
+"""Values and differences as commands show them, and the options for that."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from dataclasses import dataclass
 from shutil import get_terminal_size, which
+from typing import Annotated
+
+import typer
 
 from snapkv.base.text import PREVIEW_CHARS_MAX
 from snapkv.base.waiting import monotonic
@@ -21,8 +25,8 @@ from snapkv.cli.formats import (
     value_json,
 )
 from snapkv.cli.output import Output
-from snapkv.cli.rendering_options import Rendering
-from snapkv.cli.terminal import Part, tell, tell_warning, write_line
+from snapkv.cli.store_options import grouped
+from snapkv.cli.terminal import Part, report, report_warning, write_line
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Difference
 from snapkv.rendering import (
@@ -43,8 +47,121 @@ from snapkv.rendering import (
     shortened,
 )
 from snapkv.rendering.decoder import COMMAND_S_MAX
-from snapkv.rendering.lines import LINES_MAX, Line
-from snapkv.rendering.tree import compact
+from snapkv.rendering.text_lines import LINES_MAX, Line, View
+from snapkv.rendering.value_tree import compact
+
+REDACT_VARIABLE = "SNAPKV_REDACT"
+
+
+@dataclass(frozen=True, slots=True)
+class RenderingOptions:
+    """The options of values and differences, in the order in which the help lists them."""
+
+    stat: Annotated[bool, typer.Option("--stat", help="Only count what differs in each key.")] = (
+        False
+    )
+    name_only: Annotated[bool, typer.Option("--name-only", help="Only print the keys.")] = False
+    unified: Annotated[
+        int | None,
+        typer.Option(
+            "--unified", "-U", metavar="N", min=0, help="Print N equal lines around each change."
+        ),
+    ] = None
+    full: Annotated[
+        bool, typer.Option("--full", help="Print all lines of the values that differ.")
+    ] = False
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", help="Print before and after beside each other.")
+    ] = False
+    word: Annotated[bool, typer.Option("--word", help="Mark the words that differ.")] = False
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="PATH",
+            help="A path that does not count, such as metadata.labels; kubernetes is a preset.",
+        ),
+    ] = None
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--redact",
+            metavar="PREFIX",
+            help="Print no values of keys that begin so, nor of those that the environment's "
+            f"{REDACT_VARIABLE} lists.",
+        ),
+    ] = None
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="KIND",
+            autocompletion=lambda: list(KINDS),
+            help=f"Read values as {', '.join(KINDS)}, or by an installed decoder.",
+        ),
+    ] = None
+    decoder: Annotated[
+        str | None,
+        typer.Option(
+            "--decoder", metavar="COMMAND", help="Read values by a command, such as 'auger decode'."
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        given = {
+            "--stat": self.stat,
+            "--name-only": self.name_only,
+            "--full": self.full,
+            "--side-by-side": self.side_by_side,
+            "--word": self.word,
+        }
+        chosen = [option for option, on in given.items() if on]
+        if len(chosen) > 1:
+            raise _exclude(chosen)
+        if self.full and self.unified is not None:
+            raise _exclude(["--full", "--unified"])
+        if self.kind is not None and self.decoder is not None:
+            raise _exclude(["--as", "--decoder"])
+
+    @property
+    def redacted(self) -> tuple[str, ...]:
+        """Prefixes of keys whose values are not shown; an option never uncovers the variable's."""
+        return (*os.environ.get(REDACT_VARIABLE, "").split(), *(self.redact or ()))
+
+    @property
+    def asked(self) -> bool:
+        """Whether an option says how differences are shown."""
+        return self.stat or self.name_only or self.view != "auto"
+
+    @property
+    def view(self) -> View:
+        """The view of `snapkv.rendering`."""
+        if self.side_by_side or self.word or self.full:
+            return "side-by-side" if self.side_by_side else "words" if self.word else "full"
+        return "auto" if self.unified is None else "unified"
+
+    @property
+    def shapes(self) -> bool:
+        """Whether an option says how differences are found or laid out, or values are read."""
+        return self.decodes or bool(self.ignore) or self.view != "auto"
+
+    @property
+    def decodes(self) -> bool:
+        """Whether an option says how values are read."""
+        return self.kind is not None or self.decoder is not None
+
+
+def _exclude(options: list[str]) -> CommandError:
+    return CommandError(f"{' and '.join(options)} exclude each other: give one of them")
+
+
+def renders(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the decorator that adds the options `names` of `RenderingOptions`; without names, all.
+
+    The command gets them as its argument `rendering`.
+    """
+    return grouped(RenderingOptions, "rendering", set(names) or None)
+
 
 CONTEXT_LINES = 3
 SUMMARY_LINES_MAX = 20
@@ -70,13 +187,13 @@ SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 class Renderer:
-    """Shows values and differences as a `Rendering` says, and counts what it has shown.
+    """Shows values and differences as a `RenderingOptions` says, and counts what it has shown.
 
     `brief` shows each difference on one line. Raises `CommandError` for a kind or a decoder that
     does not exist, and `InvalidOptionError` for an ignored path that cannot be read.
     """
 
-    def __init__(self, rendering: Rendering, *, brief: bool = False) -> None:
+    def __init__(self, rendering: RenderingOptions, *, brief: bool = False) -> None:
         self.rendering, self._brief = rendering, brief and not rendering.asked
         self.counts = dict.fromkeys(SIGNS, 0)
         self.ignored = 0
@@ -169,7 +286,7 @@ class Renderer:
             if self.read_decoder is None or monotonic() - began < COMMAND_S_MAX:
                 return decode(value), str(e)
             self._stopped.append(self.read_decoder)
-            tell_warning(f"{e}; values are shown without it")
+            report_warning(f"{e}; values are shown without it")
             return decode(value), None
 
     def _compared(
@@ -282,18 +399,18 @@ class Renderer:
         if self.rendering.stat and out.format == "text" and any(self.counts.values()):
             out.record({}, lines=[[indent, self.summary]])
 
-    def tell(self, differences: list[Difference[str]]) -> None:
+    def report(self, differences: list[Difference[str]]) -> None:
         """Show what is about to change, the first lines of it, on the error stream."""
         for difference, change, compared, why in self._shown(differences[:SUMMARY_LINES_MAX]):
             for line in self._lines(difference.key, change, compared, why, 0):
                 write_line(line, error=True)
         if (more := len(differences) - SUMMARY_LINES_MAX) > 0:
-            tell(f"... and {more:,} more")
+            report(f"... and {more:,} more")
 
-    def tell_ignored(self, noun: str = "key") -> None:
+    def report_ignored(self, noun: str = "key") -> None:
         """Say on the error stream how many differences were left out."""
         if self.ignored:
-            tell(f"snapkv: {counted(self.ignored, noun)} left out: only ignored paths differ")
+            report(f"snapkv: {counted(self.ignored, noun)} left out: only ignored paths differ")
 
 
 def _change_of(difference: Difference[str]) -> str:

@@ -14,12 +14,12 @@ import typer
 
 from snapkv.base.files import readable, written
 from snapkv.base.waiting import monotonic
-from snapkv.cli.differences import Renderer
-from snapkv.cli.fleet.notices import listed, tell_names
-from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
+from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
+from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
 from snapkv.cli.formats import Json, change_json, time_json, written_change_json
 from snapkv.cli.moments import since
-from snapkv.cli.options import (
+from snapkv.cli.output import COMMIT_HEADINGS, Output
+from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
     PrefixArgument,
@@ -27,11 +27,9 @@ from snapkv.cli.options import (
     seconds,
     takes,
 )
-from snapkv.cli.output import COMMIT_HEADINGS, Output
-from snapkv.cli.rendering_options import Rendering, renders
-from snapkv.cli.terminal import tell
-from snapkv.cli.ticker import Stop
-from snapkv.cli.watching import IdleOption, WatchSinceOption, changes_json, write_changes
+from snapkv.cli.terminal import report
+from snapkv.cli.tick_command import Stop
+from snapkv.cli.watch_command import IdleOption, WatchSinceOption, changes_json, write_changes
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
 from snapkv.fleet.link import SILENT
 from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
@@ -51,7 +49,7 @@ HELD_BACK_S = 5.0
 def watch(
     options: StoreOptions,
     chosen: FleetOptions,
-    rendering: Rendering,
+    rendering: RenderingOptions,
     prefix: PrefixArgument = "",
     since_: WatchSinceOption = None,
     count: CountOption = None,
@@ -89,7 +87,7 @@ def watch(
                 sys.stdout.flush()
                 _keep(changes, resume)
             _keep(changes, resume)  # how far it is without an item
-            tell(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
+            report(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
 
 
 def _token_in(path: Path) -> str | None:
@@ -117,7 +115,7 @@ def _check_members(path: Path | None, token: str, opened: OpenFleet) -> None:
             f"{path} follows {listed(unknown)}, which the fleet does not have or --members leaves "
             "out: choose these, too, or give another file"
         )
-    tell_names(
+    report_names(
         sorted(chosen - kept), f"not followed, as {path} does not name them; give another file"
     )
 
@@ -144,7 +142,7 @@ def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[Fl
         waited_s = monotonic() - heard
         ends = idle_s is not None and changes.has_caught_up and waited_s >= idle_s
         if (ends or waited_s >= HELD_BACK_S) and (waits_for := changes.waits_for) != named:
-            tell_names(waits_for, "not final yet, while changes wait for it")
+            report_names(waits_for, "not final yet, while changes wait for it")
             named = waits_for
         if ends:
             return
@@ -170,9 +168,9 @@ class _Shows:
             self._late(found)
             return
         new = [name for name in found.missing if name not in self._missing]
-        tell_names(new, "left out, as it holds the watch back; what it changes comes late")
+        report_names(new, "left out, as it holds the watch back; what it changes comes late")
         back = [name for name in self._missing if name not in found.missing]
-        tell_names(back, "caught up")
+        report_names(back, "caught up")
         self._missing = found.missing
         if not self._out.structured:
             for name, changes in found.members.items():

@@ -1,0 +1,314 @@
+"""The commands of a fleet that read: ls, get, diff, log, status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.commit_commands import LogOptions, write_log
+from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.fleet.chosen_fleet import (
+    FleetOptions,
+    OpenFleet,
+    check_known,
+    duration_text,
+    lag_s,
+    of_fleet,
+    report_late,
+    report_moments,
+    report_names,
+    report_old,
+)
+from snapkv.cli.formats import Json, time_json
+from snapkv.cli.key_commands import (
+    AfterArgument,
+    BeforeArgument,
+    ExitCodeOption,
+    LongOption,
+    entry_fields,
+    write_keys,
+    write_value,
+    write_versions,
+)
+from snapkv.cli.moments import moment, since
+from snapkv.cli.output import Output
+from snapkv.cli.store_options import (
+    AtOption,
+    KeyArgument,
+    PrefixArgument,
+    PrefixOption,
+    StoreOptions,
+    grouped,
+    takes,
+)
+from snapkv.cli.terminal import Part
+from snapkv.clock import SystemClock
+from snapkv.errors import KeyNotFoundError
+from snapkv.fleet.difference import FleetDiff
+from snapkv.fleet.late_members import Behind, Span, span_of
+from snapkv.fleet.member import Member
+from snapkv.fleet.merged import versions
+from snapkv.fleet.merged_log import MemberLogged, differences_in, logs
+from snapkv.fleet.moment import FleetMoment
+from snapkv.fleet.open_member import Connection
+from snapkv.fleet.status import FleetStatus, MemberStatus, status_of
+from snapkv.model import Difference, Entry
+from snapkv.times import TIMESTAMP_MAX, When, is_number, pack
+
+
+def pinned(opened: OpenFleet, when: When | None, policy: Behind) -> FleetMoment:
+    """Return the moment of a time, and name the members that are old, behind or missing in it."""
+    found = opened.fleet.at(when, behind=policy)
+    report_moments(opened, found, now=when is None, policy=policy)
+    return found
+
+
+@takes("no_pager", store=False)
+@of_fleet()
+@renders("redact", "kind", "decoder")
+def ls(
+    options: StoreOptions,
+    chosen: FleetOptions,
+    rendering: RenderingOptions,
+    prefix: PrefixArgument = "",
+    at: AtOption = None,
+    long: LongOption = False,
+) -> None:
+    """List members and keys, now or at a time, in the order of members, then of keys.
+
+    Now is the newest time that is final on all members.
+    """
+    when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
+    with options.long_output() as out, chosen.opened(out) as opened:
+        write_keys(out, renderer, pinned(opened, when, policy), prefix, long)
+
+
+@takes(store=False)
+@of_fleet()
+@renders("redact", "kind", "decoder")
+def get(
+    options: StoreOptions,
+    chosen: FleetOptions,
+    rendering: RenderingOptions,
+    key: KeyArgument,
+    at: AtOption = None,
+) -> None:
+    """Print the value of a key in each member that has it, now or at a time.
+
+    Of one member (--members eu-1) the value alone, as snapkv get prints it. A member whose
+    observed prefix the key is outside of does not have it.
+    """
+    when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
+    with options.output.headed("VALUE") as out, chosen.opened(out) as opened:
+        found, names = pinned(opened, when, policy), opened.fleet.members
+        able = [name for name in names if opened.fleet.member(name).may_have_key(key)]
+        if len(able) == len(names) == 1 and out.format == "text":
+            write_value(found[names[0], key], renderer)
+            return
+        entries = opened.members.each(able, lambda each: _entry(found, each, key))
+        for out.member, entry in entries.items():
+            if entry is not None:
+                final = out.member not in found.late
+                fields = entry_fields(key, entry, found.timestamp, final, renderer)
+                if renderer.covers(key):
+                    fields["value"] = renderer.value_json(key, entry.value)
+                shown = renderer.preview(key, entry.value)
+                out.record(fields, shown)
+    if not any(entries.values()):
+        raise KeyNotFoundError(key, found.timestamp)
+
+
+def _entry(found: FleetMoment, each: Connection, key: str) -> Entry | None:
+    try:
+        return found.entry((each.name, key))
+    except KeyNotFoundError:
+        return None
+
+
+@takes("no_pager", store=False)
+@of_fleet()
+@renders()
+def diff(
+    options: StoreOptions,
+    chosen: FleetOptions,
+    rendering: RenderingOptions,
+    a: BeforeArgument,
+    b: AfterArgument = "now",
+    prefix: PrefixOption = "",
+    exit_code: ExitCodeOption = False,
+) -> None:
+    """Print what differs between two times: the member, then + added, - removed, ~ changed.
+
+    Keys of members that joined, left, or are unknown at one of the times are not compared: the
+    error stream names these members, and in JSON they are records of their own.
+    """
+    before, after, renderer, policy = moment(a), moment(b), Renderer(rendering), chosen.policy()
+    with options.long_output(*renderer.headings) as out, chosen.opened(out) as opened:
+        since, until = (opened.fleet.at(each, behind=policy) for each in (before, after))
+        report_moments(opened, since, until, now=after is None, policy=policy)
+        found = since.diff(until, prefix or None)
+        _write_members(out, found)
+        of_members = (Difference(out.key_of(each.key), each.before, each.after) for each in found)
+        renderer.write(out, of_members)
+        renderer.finish(out)
+    renderer.report_ignored()
+    differ = any(renderer.counts.values()) or found.joined or found.left or found.unknown
+    if exit_code and differ:
+        raise typer.Exit(Exit.NO)
+
+
+def _write_members(out: Output, found: FleetDiff) -> None:
+    """Name the members that are not compared."""
+    if out.structured:
+        changes = {"joined": found.joined, "left": found.left, "unknown": found.unknown}
+        for change, names in changes.items():
+            for name in names:
+                reason = {"error": found.unknown[name]} if change == "unknown" else {}
+                out.record({"member": name, "change": change, **reason})
+        return
+    report_names(found.joined, "joined between the two times")
+    report_names(found.left, "left between the two times")
+    report_names(found.unknown, "not compared, unknown at one of the two times")
+
+
+# --- log ---
+
+
+@takes("no_pager", "raw", store=False)
+@of_fleet()
+@grouped(LogOptions, "which", None)
+@renders()
+def log(
+    options: StoreOptions,
+    chosen: FleetOptions,
+    rendering: RenderingOptions,
+    which: LogOptions,
+    key: Annotated[
+        str | None,
+        typer.Argument(metavar="KEY", help="The versions of this key instead.", show_default=False),
+    ] = None,
+) -> None:
+    """Print the commits of all members, newest first: time, member, revision, writer, note, meta.
+
+    Of observed members it prints the writes of other programs, each with its own revision and the
+    time of its tick. With KEY it prints the versions of that key, with their values.
+    """
+    renderer, policy = Renderer(rendering), chosen.policy()
+    after, before_end, read = since(which.since_), moment(which.until), which.read(rendering)
+    if key is not None and (which.prefix is not None or read["details"]):
+        what = "--prefix" if which.prefix is not None else "options of differences"
+        raise CommandError(f"log KEY prints the versions of a key: leave {what} out")
+    with options.long_output() as out, chosen.opened(out) as opened:
+        span = _span(opened, after, before_end, policy)
+        if which.since_ is not None and after is None:  # --since now
+            span = span._replace(since=span.until)
+        if key is not None:
+            shown, until = versions(opened.members, span, key), span.until
+            in_order = (which.count, which.oldest_first)
+            write_versions(out, renderer, key, shown, which.wanted, *in_order, until)
+            return
+        found = _of_members(out, logs(opened.members, span, **read))
+        changes_of = partial(differences_in, opened.members)
+        write_log(out, renderer, found, which, changes_of)
+
+
+def _of_members(out: Output, found: Iterator[MemberLogged]) -> Iterator[MemberLogged]:
+    for each in found:
+        out.member = each.member
+        yield each
+
+
+def _span(opened: OpenFleet, since: When | None, until: When | None, policy: Behind) -> Span:
+    """Return what is read of which members; name the rest."""
+    fleet = opened.fleet
+    low, end = (None if each is None else fleet.timestamp_of(each) for each in (since, until))
+    is_date = until is not None and not is_number(until)
+    found = span_of(opened.members, fleet.members, low, end, policy, is_date=is_date)
+    if end is None:
+        report_old(found.until)
+    check_known(found.until, found.late, len(fleet.members))
+    report_late(found.late, len(fleet.members), policy)
+    return found
+
+
+# --- status ---
+
+
+_STYLES = {"live": "green", "archive": "green", "behind": "yellow", "missing": "red"}
+STATE_WIDTH = 7
+
+
+@takes("no_pager", "raw", store=False)
+@of_fleet("file", "members", "timeout")
+def status(options: StoreOptions, chosen: FleetOptions) -> None:
+    """Print each member: state, up to when it is final, how long ago that is, where it is, why not.
+
+    And the newest times that are final on all members, and on 99% of them.
+    """
+    headings = ("MEMBER", "STATE", "FINAL", "LAG", "WHERE", "ERROR")
+    with options.long_output(*headings) as out, chosen.opened() as opened:
+        found = status_of(opened.members, pack(SystemClock().now_ms()))
+        width = 0 if out.format == "table" else max(map(len, [*opened.members.by_name, "(all)"]))
+        for each in found.members:
+            _write_member(out, each, width)
+        _write_resolved(out, found, width)
+
+
+def _write_member(out: Output, each: MemberStatus, width: int) -> None:
+    member, known = each.member, each.final or None
+    late = None if known is None else lag_s(known)
+    out.record(
+        {
+            "member": member.name,
+            "state": each.state,
+            "final": time_json(known),
+            "lag_s": None if late is None else round(late, 3),
+            **_place_json(member),
+            "error": each.error,
+        },
+        member.name.ljust(width),
+        (each.state.ljust(STATE_WIDTH if width else 0), _STYLES.get(each.state, "dim")),
+        out.time(known),
+        "-" if late is None else duration_text(late),
+        _place_text(member),
+        None if each.error is None else (each.error, "red"),
+    )
+
+
+def _place_json(member: Member) -> Json:
+    return {
+        "url": member.url,
+        "name": member.store_name,
+        "prefix": member.prefix,
+        "archive": member.archive,
+        "joined": time_json(member.joined or None),
+        "left": time_json(None if member.left == TIMESTAMP_MAX else member.left),
+    }
+
+
+def _place_text(member: Member) -> str:
+    """Return where a member is, for people."""
+    parts = [member.url]
+    if member.prefix is not None:
+        parts.append(f"keys {member.prefix!r}")
+    if member.archive is not None:
+        parts.append(f"archive {member.archive}")
+    return ", ".join(parts)
+
+
+def _write_resolved(out: Output, found: FleetStatus, width: int) -> None:
+    if out.structured:
+        resolved = {
+            of: {**time_json(each), "lag_s": None if each is None else round(lag_s(each), 3)}
+            for of, each in found.resolved.items()
+        }
+        out.record({"resolved": resolved})
+        return
+    for of, newest in found.resolved.items():
+        state: Part = ("final", "bold") if width == 0 else ("final".ljust(STATE_WIDTH), "bold")
+        late = "-" if newest is None else duration_text(lag_s(newest))
+        out.record({}, f"({of})".ljust(width), state, out.time(newest), late)
