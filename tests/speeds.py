@@ -17,9 +17,10 @@ import pytest
 
 FAST, TEST, LONG, ALL = SPEEDS = ("fast", "test", "long", "all")
 MARKERS = (
-    "slow: starts processes or servers, or takes over four seconds; not in make test-fast",
+    "slow: starts processes or servers, or takes over a second; not in make test-fast",
     "long: takes minutes, or repeats at length what a shorter test shows; make test-all runs it",
     "long_after(cases): on each engine and kind of place, the cases after so many are long",
+    "long_on(engine, ...): the cases on these engines and kinds of places are long",
 )
 LEFT_TO_ALL = "long ones"
 LEFT_TO_LONG = "tests that are not long"
@@ -28,12 +29,16 @@ OF_A_FILE = re.compile(r"^pytestmark = (?:\[\n(?: .*\n)+|.*)", re.MULTILINE)
 SAYS_LONG = re.compile(r"mark\.long")
 ENGINE = re.compile(r"\b(?:asyncio etcd|three nodes|etcd|lmdb|memory|archive|folder|s3)\b")
 ON_ONE_EMBEDDED = {
+    "aio",
     "archive",
     "changes",
+    "coordination",
     "copying",
     "couch_http",
     "executors",
     "generations",
+    "reading",
+    "timeline",
     "ui",
 }
 """Folders of what stores are used for: LMDB shows it; make test-all shows it in memory, too.
@@ -63,9 +68,10 @@ def reason_to_leave_file(path: Path, speed: str) -> str:
 
 
 def mark_long_cases(items: Iterable[pytest.Item]) -> None:
-    """Mark cases as long that show again what others show: `long_after`, and `ON_ONE_EMBEDDED`.
+    """Mark cases as long that show again what others show.
 
-    The cases of a test are counted for each engine: each can break it differently.
+    `long_after` counts the cases of a test on each engine: each can break it differently.
+    `long_on` names engines on which a shorter test shows the same; `ON_ONE_EMBEDDED` is of folders.
     """
     of_tests: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
     for item in items:
@@ -76,8 +82,9 @@ def mark_long_cases(items: Iterable[pytest.Item]) -> None:
         repeated: list[pytest.Function] = []
         shown_on_lmdb = path.parent.name in ON_ONE_EMBEDDED and "lmdb" in engines
         for engine, cases in engines.items():
-            marker = cases[0].get_closest_marker("long_after")
+            marker, left = (cases[0].get_closest_marker(f"long_{how}") for how in ("after", "on"))
             kept = marker.args[0] if marker else len(cases)
+            kept = 0 if left and engine in left.args else kept
             if shown_on_lmdb and (engine == "memory" or (marker and engine == "etcd")):
                 kept = 0
             repeated += cases[kept:]

@@ -53,7 +53,9 @@ def port():
         return free.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["lmdb", "etcd"], indirect=True)
+@pytest.mark.long_on("etcd")
 def test_the_service_answers_streams_and_ends(place, port, tmp_path):
     page = (ROOT / "docs/howto/fastapi.md").read_text()
     (tmp_path / "service.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])

@@ -133,6 +133,7 @@ def test_cancelled_waits_lose_nothing(opened):
     asyncio.run(main())
 
 
+@pytest.mark.long_on("etcd")
 def test_a_slow_reader_that_is_cancelled_anywhere_loses_nothing(opened, monkeypatch):
     monkeypatch.setattr(watching, "QUEUE_MAX", 2)
 

@@ -29,8 +29,9 @@ def found(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.long_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", first_of([5_000, 1, 0, 9_999], one_in=2))
+@pytest.mark.long_after(1)
 def test_a_file_that_does_not_fit(tmp_path, size):
     def body(say):
         files = Folder(str(tmp_path / "archive"))
@@ -57,8 +58,9 @@ def test_a_file_that_does_not_fit(tmp_path, size):
     assert again == ["again", True, 10_000]
 
 
-@pytest.mark.long_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", first_of([2_000, 100, 0, 20_000], one_in=2))
+@pytest.mark.long_after(1)
 def test_a_recorder_on_a_full_disk(tmp_path, size):
     def body(say):
         with snapkv.open("memory:") as store:

@@ -1,6 +1,7 @@
 """What users see while an archive's object store is down, and after."""
 
 import time
+from itertools import product
 
 import pytest
 
@@ -45,9 +46,14 @@ READS = {
 @pytest.mark.parametrize(
     ("read", "fault"),
     [
-        *((read, 503) for read in READS),
+        ("load", 503),
+        ("watch", 503),
         ("load", "hold"),
-        *(pytest.param(read, "hold", marks=pytest.mark.long) for read in READS if read != "load"),
+        *(
+            pytest.param(read, fault, marks=pytest.mark.long)
+            for read, fault in product(READS, [503, "hold"])
+            if read != "load" and (read, fault) != ("watch", 503)
+        ),
         ("load", "close"),
         ("load", "truncate"),
         ("load", "drip"),

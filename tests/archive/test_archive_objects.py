@@ -26,6 +26,7 @@ def url(s3):
     return s3.new_url()
 
 
+@pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("seed", range(2))
 def test_it_answers_what_the_live_store_answered(place, store, clock, s3, url, monkeypatch, seed):

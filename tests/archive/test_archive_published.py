@@ -107,6 +107,8 @@ def raw_items(store, ts):
     return [(key.encode(), value) for key, value in store.at(ts).items()]
 
 
+@pytest.mark.long_on("s3")
+@pytest.mark.long_after(2)
 @pytest.mark.long_after(2)
 @pytest.mark.parametrize(("publish", "read"), WAYS)
 def test_again_after_more_was_recorded_and_merged(store, published, publish, read):

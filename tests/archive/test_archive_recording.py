@@ -79,14 +79,19 @@ def key_range(prefix):
     return prefix, prefix_end(prefix)
 
 
-@pytest.mark.long_after(1)
 @embedded
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_it_goes_on_wherever_it_was_killed(place, store, clock, new_files, monkeypatch, after):
+@pytest.mark.parametrize(
+    ("after", "apart"),
+    [(False, 7), *(pytest.param(after, 2, marks=pytest.mark.long) for after in (False, True))],
+    ids=["before", "before each second", "after each second"],
+)
+def test_it_goes_on_wherever_it_was_killed(
+    place, store, clock, new_files, monkeypatch, after, apart
+):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 10)
     writing = Writing(place, store, clock, random.Random(3))
     on_s3 = isinstance(new_files(), ObjectStore)
-    for steps in itertools.count(0, 1 if SOAK else 7 if on_s3 else 2):
+    for steps in itertools.count(0, 1 if SOAK else 7 if on_s3 else apart):
         whole = new_files()
         files = EndingFiles(whole, steps, after=after)
         store.save("z", b"%d" % steps)
@@ -117,6 +122,7 @@ class FailingFiles(EndingFiles):
         return done
 
 
+@pytest.mark.long_after(1)
 @embedded
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_the_same_recorder_goes_on_after_an_error(store, tmp_path, after):

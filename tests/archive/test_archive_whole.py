@@ -143,6 +143,7 @@ def test_a_damaged_file_and_one_in_the_place_of_another_are_noticed(place, store
         whole(tmp_path).read(ts, ts)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_archives_together_at_times_of_their_own(tmp_path, seed):
     print("seed", seed)

@@ -177,6 +177,7 @@ def test_a_session_that_is_interrupted_ends_with_its_store(
         assert place < PLACES_MAX
 
 
+@pytest.mark.slow
 def test_no_writer_of_a_memory_store_starves() -> None:
     stores = [snapkv.open("memory:writers") for _ in range(4)]
     counts, enough = [0] * len(stores), threading.Event()

@@ -205,6 +205,7 @@ class Program(RuleBasedStateMachine):
         assert one.keys() == two.keys()
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_any_edits_and_replications_give_the_answers_of_the_model(engine):
     machine = type(f"Program_{engine}", (Program,), {"engine": engine})

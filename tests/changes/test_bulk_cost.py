@@ -30,7 +30,7 @@ def calls_of(do: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("kind", ["new", "conflicts", "replicated", "without ids"])
 @pytest.mark.parametrize("engine", ["memory", "lmdb"])
 def test_a_bulk_costs_by_its_documents(tmp_path, engine, kind):

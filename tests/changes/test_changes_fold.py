@@ -145,6 +145,7 @@ def test_fold_changes_tx_too_old(db, clock, descending):
     assert len(db.changes(**form).rows) == 601, "asked again, it is of the present"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", EMBEDDED, indirect=True)
 @pytest.mark.parametrize("at", [[0], [1], [63], [1, 63, 200], range(0, 300, 50)])
 def test_fold_changes_basic_tx_too_old(db, clock, at):

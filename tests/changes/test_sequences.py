@@ -23,6 +23,7 @@ def test_text_is_read_back(sequence):
     assert bytes.fromhex(str(sequence)) == bytes(sequence)
 
 
+@pytest.mark.slow
 @given(st.lists(sequences, max_size=8))
 def test_texts_sort_as_sequences(some):
     assert sorted(map(str, some)) == [str(each) for each in sorted(some)]

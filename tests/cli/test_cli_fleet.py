@@ -299,6 +299,7 @@ def test_status_of_each_member_and_of_all(sites: Sites) -> None:
     assert len(table) == 7
 
 
+@pytest.mark.slow
 def test_all_and_most_of_many(cli: Cli) -> None:
     made = Sites(cli)
     made.describe(**{f"m{n:03}": f'url = "lmdb:./one", name = "s{n}"' for n in range(101)})

@@ -36,6 +36,7 @@ def rounds(cli: Cli, count: int) -> list[dict[str, str]]:
     return cli.ok("fleet", "tick", "--every", "100ms", "-n", str(count), "--json").json
 
 
+@pytest.mark.slow
 def test_writes_of_other_programs_on_two_clusters(
     cli: Cli, eu: EtcdServer, etcd: EtcdServer
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_member_that_is_away(cli: Cli, eu: EtcdServer, etcd: EtcdServer) -> No
     assert cli.ok("fleet", "ls", "--at", known).lines == ["eu  /r/a", "us  /r/a"]
 
 
+@pytest.mark.slow
 def test_what_an_archive_knows_of_a_member_that_is_away(
     cli: Cli, etcd: EtcdServer, etcd_pool: EtcdPool
 ) -> None:
@@ -116,6 +118,7 @@ def next_round(output: IO[bytes], ticked: list[str]) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_rounds_go_on_without_a_member_that_is_away(
     cli: Cli, eu: EtcdServer, etcd: EtcdServer
 ) -> None:
@@ -135,6 +138,7 @@ def test_rounds_go_on_without_a_member_that_is_away(
     assert of_us[1].startswith("snapkv: us ticks again, after "), lines
 
 
+@pytest.mark.slow
 def test_a_watch_leaves_a_member_out_and_catches_up(
     cli: Cli, etcd: EtcdServer, etcd_pool: EtcdPool
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_member_that_fails_does_not_stop_the_others(sites: Sites) -> None:
     assert line.endswith("; it goes on trying")
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_after_the_round(sites: Sites, number: signal.Signals) -> None:
     cli = sites.cli

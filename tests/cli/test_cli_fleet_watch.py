@@ -110,6 +110,7 @@ def test_a_time_waits_for_all_members(sites: Sites) -> None:
     assert item["time"] == at(20)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_between_two_times(sites: Sites, number: signal.Signals) -> None:
     cli = sites.cli

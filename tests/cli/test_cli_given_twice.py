@@ -63,6 +63,7 @@ def test_all_options_of_both_command_lines_are_tried() -> None:
         assert any(" ".join(line).startswith(words) for _, line, _ in LINES), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_option_with_one_value_given_twice_is_an_error(
     cli: Cli, program: str, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ import sys
 import pytest
 from cli_runner import PROGRAM, Cli
 
+import cdcmeta.cli
 import snapkv
 from snapkv.cli import app, terminal
 from snapkv.cli.commands import OTHER_WORDS
@@ -50,11 +51,11 @@ def test_help_shows_no_value_where_none_is_taken(cli: Cli, command: str) -> None
     assert "bool" not in shown.lower()
 
 
-def test_help_of_cdcmeta_is_of_the_same_kind() -> None:
+def test_help_of_cdcmeta_is_of_the_same_kind(cli: Cli) -> None:
     for words in ([], ["serve"], ["generations"], ["generations", "make"]):
-        done = run("cdcmeta", *words, "-h")
-        assert done.returncode == 0
-        assert "bool" not in done.stdout.lower()
+        answer = cli(*words, "-h", main=cdcmeta.cli.main)
+        assert answer.code == 0
+        assert "bool" not in answer.out.lower()
 
 
 @pytest.mark.parametrize(("word", "meant"), sorted(OTHER_WORDS.items()))
@@ -121,9 +122,9 @@ def test_python_m_is_the_command_line() -> None:
         assert done.stdout == f"{package.partition('.')[0]} {snapkv.__version__}\n", done.stderr
 
 
-def test_a_mistake_names_the_help_to_read() -> None:
-    done = run("cdcmeta", "generations", "foo")
-    assert (done.returncode, done.stderr) == (
+def test_a_mistake_names_the_help_to_read(cli: Cli) -> None:
+    answer = cli("generations", "foo", main=cdcmeta.cli.main)
+    assert (answer.code, answer.err) == (
         2, "cdcmeta: No such command 'foo'. (see cdcmeta generations --help)\n"
     )  # fmt: skip
 

@@ -180,6 +180,7 @@ def test_somebody_else_writes_below_the_target(
     assert cli.ok("ls").lines == ["r/0", "r/1", "r/intruder"]
 
 
+@pytest.mark.slow
 def test_others_commit_too_often(
     cli: Cli, etcd: EtcdServer, interfering: Callable[[Any], None]
 ) -> None:

@@ -53,6 +53,7 @@ def revisions(cli: Cli, *words: str) -> list[int]:
     return [row["revision"] for row in cli.ok("log", "--json", *words).json]
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("pages", [(256, 65_536), (3, 8)])
 def test_the_log_of_keys_is_that_of_a_model(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, pages: tuple[int, int]

@@ -52,7 +52,7 @@ def shown(cli: Cli, *words: str, code: int = 0) -> bytes:
     return screen.shown
 
 
-@pytest.mark.long_after(3)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     "words",
     [

@@ -59,6 +59,7 @@ def test_colours_are_for_terminals(cli: Cli) -> None:
     assert b"\x1b[32m" not in screen.shown
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("words", "shown"), [(["check"], b"checking"), (["dump", "file"], b"dumping")]
 )

@@ -153,6 +153,7 @@ def test_since_now_is_after_everything(cli: Cli) -> None:
     assert cli.ok("watch", "--since", "now", "--timeout", "0.1s").out == ""
 
 
+@pytest.mark.long_on("etcd")
 def test_log_leaves_out_ticks(any_cli: Cli) -> None:
     cli = any_cli
     with snapkv.open(cli.url, writer="x") as store:

@@ -291,6 +291,7 @@ def test_one_recorder_works_and_another_takes_over(cli: Cli) -> None:
     assert cli.ok("get", "a", "--store", "archive:./archive").out == "1"
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts_one_that_waits_for_another(cli: Cli, number: int) -> None:
     cli.ok("put", "a", "0")

@@ -49,6 +49,7 @@ def rows(changes: dict[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("pages", [(256, 4_096, 64), (3, 8, 2)])
 def test_every_commit_is_shown_as_in_a_model(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, pages: tuple[int, int, int]

@@ -49,6 +49,7 @@ def loaded_by(cli: Cli, *words: str) -> set[str]:
     return set(done.stderr.splitlines())
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("words", [["get", "a"], ["put", "b", "2"], ["log"], ["ls"]])
 def test_a_short_command_imports_little(cli: Cli, words: list[str]) -> None:
     cli.ok("put", "a", "1")

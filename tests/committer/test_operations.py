@@ -106,6 +106,7 @@ def test_removals_are_cut_around_saved_keys_so_no_key_is_written_twice():
     assert not any(start <= key < end for key in part.puts for start, end in part.removed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 95, 96, 2_000, 29_000])
 def test_parts_fit_the_limits_of_lists_beside_31_others(count):
     part = compiled(puts={f"{n:05}": b"" for n in range(count)}, guards=[snapkv.Absent("a")])

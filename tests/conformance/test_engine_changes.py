@@ -10,7 +10,7 @@ from conformance_driver import ALL, FIRST, Driver
 from sampling import SOAK, first_of
 
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import ChangeColumns, Delete, Put, Replay
+from snapkv.engine.contract import ChangeColumns, Delete, Put, Range, Replay
 from snapkv.engine.lmdb import LmdbEngine, columns
 from snapkv.engine.version_columns import BATCH_BYTES
 from snapkv.errors import CompactedError
@@ -18,6 +18,8 @@ from snapkv.errors import CompactedError
 pytestmark = pytest.mark.slow
 
 Rows = list[tuple[bytes, bytes | None, int, int]]
+OPERATIONS = 100
+"""The most reads that the tests send in one request: etcd takes 128."""
 
 
 def in_columns(
@@ -42,7 +44,12 @@ def watched(db: Driver, first: int, last: int, key: bytes = FIRST, end: bytes = 
 
 
 def befores(db: Driver, rows: Rows) -> list[bytes | None]:
-    return [db.value(key, revision - 1) for key, _, revision, _ in rows]
+    wanted = [Range(key, revision=revision - 1) for key, _, revision, _ in rows]
+    found: list[bytes | None] = []
+    for first in range(0, len(wanted), OPERATIONS):
+        for result in db.engine.read(wanted[first : first + OPERATIONS]).results:
+            found.append(result.kvs[0].value if result.kvs else None)
+    return found
 
 
 @pytest.mark.parametrize("seed", first_of(range(3), one_in=3))
@@ -131,6 +138,7 @@ def test_both_ways_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shar
         db.finish()
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.large
 def test_what_a_part_holds_is_bounded(db: Driver) -> None:
     first = db.head() + 1
@@ -145,6 +153,7 @@ def test_what_a_part_holds_is_bounded(db: Driver) -> None:
     assert in_columns(db, first, db.head()) == watched(db, first, db.head())
 
 
+@pytest.mark.long_on("asyncio etcd")
 def test_many_versions_of_one_key(db: Driver) -> None:
     first = db.head() + 1
     for n in range(5_000 if not db.engine.remote else 300):

@@ -76,6 +76,7 @@ def test_compacting_makes_no_revision(db: Driver) -> None:
     assert db.put(b"a") == head + 1
 
 
+@pytest.mark.long_on("asyncio etcd")
 def test_freeing_in_batches(db: Driver) -> None:
     """However far it came, what is readable is the same, and the rest is refused."""
     for i in range(2_500):
@@ -105,6 +106,7 @@ def test_compacting_again_while_freeing_was_not_done(db: Driver) -> None:
     assert db.engine.check() == []
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.new_engine
 def test_every_revision_of_a_small_history_can_be_the_compacted_one(make) -> None:  # type: ignore[no-untyped-def]
     def history(db: Driver) -> None:

@@ -45,6 +45,7 @@ def test_as_a_scan_at_any_revision(db: Driver, seed: int) -> None:
         same_as_scanned(db, revision, start, b"")
 
 
+@pytest.mark.slow
 def test_versions_that_become_many_and_few_again(db: Driver) -> None:
     """Keys of one version, a hundred and two: read at the first, the last and between."""
     db.txn(*(Put(b"a%04d" % n, b"a") for n in range(900)))

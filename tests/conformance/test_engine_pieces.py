@@ -84,6 +84,7 @@ def test_pieces_tell_how_many_keys_they_hold(db: Driver, shape: str) -> None:
         assert piece.rows == len(scanned(db, piece.key, piece.range_end, head))
 
 
+@pytest.mark.long_on("asyncio etcd")
 @pytest.mark.parametrize("spans", [6, pytest.param(25, marks=pytest.mark.long)])
 def test_pieces_of_random_keys(db: Driver, spans: int) -> None:
     seed = random.randrange(1 << 32)

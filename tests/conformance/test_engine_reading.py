@@ -211,6 +211,7 @@ def test_awkward_keys_are_told_apart_and_sorted(db: Driver) -> None:
         assert db.range(key).count == 1
 
 
+@pytest.mark.long_on("asyncio etcd")
 @cases("end", [*AWKWARD[1:], b"a\0\0\0", b"zz", ALL])
 def test_ranges_of_awkward_keys(db: Driver, end: bytes) -> None:
     """Both ends at, between and beyond keys with zero and 0xff bytes."""

@@ -160,6 +160,7 @@ def test_watches_do_not_disturb_each_other(db: Driver) -> None:
     assert len(take(second, r3)) == 1
 
 
+@pytest.mark.long_on("asyncio etcd")
 def test_a_long_history_comes_complete(db: Driver) -> None:
     start = db.head() + 1
     for i in range(2_300):

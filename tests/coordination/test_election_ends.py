@@ -242,6 +242,7 @@ def test_closing_the_store_ends_leading_and_waiting(store, place, engine):
     blocker.resign()
 
 
+@pytest.mark.long_on("memory")
 @pytest.mark.forks
 def test_in_a_forked_child_nothing_of_it_is_left(waiting, store, place):
     leader, second, campaign = waiting

@@ -142,6 +142,7 @@ def test_time_travel_does_not_see_it(store, clock):
 # --- living and ending ---
 
 
+@pytest.mark.long_on("memory")
 def test_it_is_kept_alive_far_beyond_its_ttl(store, ttl_s):
     session = store.session(max(ttl_s, STEADY_S))
     assert not session.wait_lost(2.5 * session.ttl_s)
@@ -194,6 +195,7 @@ def test_a_guard_is_not_met_by_a_later_session(store, place):
         store.commit(puts={"k": b"1"}, guards=[guard])
 
 
+@pytest.mark.long_on("memory")
 def test_an_engine_that_fails_for_a_while_loses_nothing(place, ttl_s, monkeypatch):
     engines = wrap_engines(monkeypatch, Unsteady)
     store = place.open()

@@ -28,6 +28,7 @@ def in_child(body) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.long_on("memory")
 @pytest.mark.forks
 def test_in_a_forked_child_it_is_lost_and_stays_the_parents(store, place):
     session = store.session(max(place.kind.ttl_s, STEADY_S))

@@ -116,7 +116,7 @@ def test_little_memory_and_an_error_of_ours(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 100_000])
 def test_what_is_too_large_is_measured_to_its_end(tmp_path: Path, size: int) -> None:
     limits = {"request_bytes_max": REQUEST_BYTES_MAX}
     with snapkv.open("memory:") as source, snapkv.open(f"lmdb:{tmp_path}/to", **limits) as target:

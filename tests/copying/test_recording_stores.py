@@ -40,6 +40,7 @@ def recorder(place, into, **options):
     return snapkv.record(place.url, into=into, options=place.kind.options, **options)
 
 
+@pytest.mark.long_on("etcd lmdb", "etcd memory")
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize(("place", "seed"), fewer_on_etcd(range(3), one_in=3), indirect=["place"])
@@ -238,6 +239,7 @@ def test_a_target_that_is_slow_for_all_of_a_group(place, store, clock, tmp_path,
         assert_equal(answers(store, since), recorded, since)
 
 
+@pytest.mark.long_after(1)
 @memory
 @pytest.mark.parametrize("kind", TARGETS)
 def test_a_second_recorder_waits_for_the_first(place, store, tmp_path, kind):

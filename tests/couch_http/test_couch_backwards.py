@@ -46,6 +46,7 @@ def mixed(served):
     return db
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("served", ENGINES, indirect=True)
 @pytest.mark.parametrize("held_max", [2, 7, 50, HELD_MAX])
 def test_it_is_the_listing_backwards(mixed, held_max):

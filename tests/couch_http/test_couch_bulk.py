@@ -404,6 +404,7 @@ def test_a_key_that_is_no_utf_8(letters, name, descending):
     assert error_of(posted)[:2] == (400, "bad_request")
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("served", ENGINES, indirect=True)
 @pytest.mark.parametrize("character", ["x", "\0", "é", "€", "\U0001f600"])
 def test_a_key_that_is_longer_than_any_id(db, character):

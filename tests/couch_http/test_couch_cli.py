@@ -77,6 +77,7 @@ def rejected(*words: str, **variables: str) -> tuple[int, str]:
     return code, errors.getvalue()
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_told_to_end(serve, number):
     program = serve()
@@ -268,9 +269,9 @@ def test_the_largest_body_of_bulk_docs(serve):
 
 
 def test_what_cannot_be_served(tmp_path):
-    assert failing()[0] == 2
-    assert failing("--store", "nothing:")[0] == 1
-    assert failing("--store", "memory:", "--port", "x")[0] == 2
+    assert rejected()[0] == 2
+    assert rejected("--store", "nothing:")[0] == 1
+    assert rejected("--store", "memory:", "--port", "x")[0] == 2
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -335,6 +335,7 @@ def test_connections_beyond_the_limit(own):
 # --- who comes in ---
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [

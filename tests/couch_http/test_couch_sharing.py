@@ -204,6 +204,7 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("feed", ["longpoll", "continuous"])
 def test_each_has_its_own_answer(db, feed):
     """Many questions at once, each asked several times, about the same commit."""

@@ -198,6 +198,7 @@ def test_an_error_before_the_answer_begins(http, monkeypatch, feed):
     assert error_of(answer) == (503, "service_unavailable", "no etcd")
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("heartbeat", ["", "&heartbeat=50"])
 @pytest.mark.parametrize("feed", ["longpoll", "continuous"])
 def test_an_error_behind_the_beginning_breaks_the_answer_off(http, monkeypatch, feed, heartbeat):

@@ -62,6 +62,7 @@ def fill(url: str, seed: int, room: int):
     return body
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("room", first_of([0, -8_192, 50_000, 400_000], one_in=2))
 def test_space_runs_out_and_comes_back(tmp_path: Path, room: int) -> None:
     seed = random.SystemRandom().randrange(1 << 32)

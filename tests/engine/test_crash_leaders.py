@@ -161,6 +161,7 @@ def test_a_stopped_leader_is_deposed_and_its_next_commit_fails(tmp_path: Path) -
         assert first < second.revision < again
 
 
+@pytest.mark.long
 def test_contenders_that_are_killed_stopped_or_resign(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

@@ -121,6 +121,7 @@ def test_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
     print(f"{len(heard)} acknowledged commits of {len(everyone)} writers")
 
 
+@pytest.mark.long
 def test_all_killed_at_once(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

@@ -118,18 +118,18 @@ print(store.load("a"), "apppw" in repr(store.info()))
     assert told.splitlines() == ["b'1'", "b'2'", "denied", "b'2' False"]
 
 
-@pytest.mark.parametrize("stranger", ["None", "object()", "'localhost:2379'", "client.channel"])
-def test_what_is_no_client_is_refused(etcd: EtcdServer, stranger: str) -> None:
+def test_what_is_no_client_is_refused(etcd: EtcdServer) -> None:
     told = run(
-        f"""
-try:
-    snapkv.from_etcd3({stranger})
-except InvalidTypeError as e:
-    print(e)
+        """
+for stranger in None, object(), "localhost:2379", client.channel:
+    try:
+        snapkv.from_etcd3(stranger)
+    except InvalidTypeError as e:
+        print(str(e).startswith("from_etcd3 takes an etcd3 client"))
 """,
         etcd,
     )
-    assert told.startswith("from_etcd3 takes an etcd3 client")
+    assert told.split() == ["True"] * 4
 
 
 def test_what_the_server_takes_is_told_as_to_open(etcd: EtcdServer) -> None:

@@ -130,6 +130,7 @@ def test_a_url_with_a_secret_says_where_secrets_go() -> None:
         endpoints_of("etcd://user:hunter2@host")
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("name", ["unix", "dns", "ipv4"])
 def test_a_host_with_the_name_of_a_scheme_is_a_host(name: str) -> None:
     """gRPC would take "unix:2379" for a path."""

@@ -181,7 +181,7 @@ FIRST_AFTER = ["now", "snapshot", "page", "past", "newest past", "commit"]
 RAISED_CASES = some(itertools.product(FIRST_AFTER, [1, 5, 20, 21, 40]), one_in=3)
 
 
-@pytest.mark.long_after(5)
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize(("first", "new"), [*RAISED_CASES[1::2], *RAISED_CASES[::2]])
 def test_revisions_that_were_raised_do_not_hide_a_restore(
     node: EtcdServer, tmp_path: Path, first: str, new: int

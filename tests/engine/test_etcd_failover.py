@@ -284,6 +284,7 @@ def test_a_commit_leaves_a_silent_endpoint_within_its_time(
 # --- no etcd at all -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_listener_that_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"etcd://127.0.0.1:{listener.getsockname()[1]}"
@@ -330,6 +331,7 @@ def stranger() -> Iterator[str]:
     server.stop(None).wait(5.0)
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("first", ["stranger", "etcd"])
 def test_an_endpoint_that_is_no_etcd_is_left(
     first: str, stranger: str, etcd: EtcdServer, proxy: EtcdProxy

@@ -205,7 +205,7 @@ def calls_inside():
         os.kill(etcd.pid, signal.SIGCONT)
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("line", "end", "runs"),
     [

@@ -249,6 +249,7 @@ def test_a_cluster_takes_other_ports_when_its_own_are_taken(tmp_path: Path) -> N
 # --- which etcd -----------------------------------------------------------------------------
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(("version", "told"), [((3, 5, 16), True), (KILLS_ETCD_MIN, False)])
 def test_an_old_etcd_is_not_killed(
     tmp_path: Path, version: tuple[int, int, int], told: bool

@@ -46,6 +46,7 @@ def wait_for_commits(store: snapkv.SnapshotKV, more: int) -> None:
         assert monotonic() < deadline, "the writers stand still"
 
 
+@pytest.mark.slow
 def test_a_copy_under_writers_is_a_true_prefix(path: Path, tmp_path: Path) -> None:
     url = f"lmdb:{path}"
     with snapkv.open(url, durability="none") as store:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from lmdb_processes import Child
 from lmdb_words import ALL, FIRST, delete, get, head, keys, put, run_txn
 
@@ -121,6 +122,7 @@ say("done")
 """
 
 
+@pytest.mark.slow
 def test_killed_compactions_are_resumed(opened: Opened, path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

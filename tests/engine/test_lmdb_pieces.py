@@ -25,7 +25,7 @@ def parts(engine: LmdbEngine, rows: int, key: bytes = FIRST, end: bytes = ALL) -
     return [[kv.key for kv in found.kvs] for found in read]
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "sizes"),
     [
@@ -36,6 +36,7 @@ def parts(engine: LmdbEngine, rows: int, key: bytes = FIRST, end: bytes = ALL) -
         (99_999, [25_000]),
     ],
 )
+@pytest.mark.long_after(2)
 def test_pieces_may_be_longer_than_what_one_transaction_walks_over(
     opened: Opened, rows: int, sizes: list[int]
 ) -> None:

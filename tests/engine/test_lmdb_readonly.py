@@ -56,7 +56,7 @@ def filled(path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("create", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("lock_files", ["all", "no writer.lock", "none", "open"])
 def test_a_folder_without_the_right_to_write(
     open_place: Path, create: bool, lock_files: str

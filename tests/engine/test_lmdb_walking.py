@@ -72,6 +72,7 @@ def test_keys_of_one_version_are_walked_over_in_bulk(engine: LmdbEngine) -> None
     assert asked["set_range"] <= steps + walking.SOUGHT_FIRST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("back", "seeks"), [(0, 1), (10, 2)])
 def test_past_many_versions_it_seeks(engine: LmdbEngine, back: int, seeks: int) -> None:
     """One seek a key where the newest is wanted, two before, and hardly a record in vain."""
@@ -82,6 +83,7 @@ def test_past_many_versions_it_seeks(engine: LmdbEngine, back: int, seeks: int) 
     assert asked["records"] < 2_000
 
 
+@pytest.mark.slow
 def test_one_hot_key_costs_the_others_little(engine: LmdbEngine) -> None:
     names = fill(engine, 3_000, 1)
     for n in range(5_000):

@@ -157,6 +157,7 @@ def test_folders_that_cannot_be_listed(sites):
 # --- buckets ---
 
 
+@pytest.mark.slow
 def test_many_archives_take_one_listing(sites, s3, proxy):
     url = s3.new_url()
     files = open_files(url, s3.storage)
@@ -178,6 +179,7 @@ def test_many_archives_take_one_listing(sites, s3, proxy):
     assert [method for method, _ in proxy.seen] == ["GET"]
 
 
+@pytest.mark.slow
 def test_archives_in_a_bucket(sites, s3, proxy):
     url, stamps = s3.new_url(), {}
     for name in ("eu/1", "eu/2", "us"):
@@ -237,6 +239,7 @@ def test_an_archive_beside_an_engine_is_away_like_it(sites, servers, s3, proxy):
     assert len(proxy.seen) == asked
 
 
+@pytest.mark.slow
 def test_a_bucket_that_hangs_holds_no_call_up(sites, s3, proxy):
     """A call takes the time of a member, whatever the bounds of an object store's requests are."""
     url = s3.new_url()

@@ -158,6 +158,7 @@ def test_members_at_times_of_their_own(archives):
     assert rows_of(again.to_arrow()) == expected
 
 
+@pytest.mark.long_after(1)
 def test_a_damaged_file_is_an_error_of_its_member(archives):
     fleet = archives.fleet()
     moment = fleet.at()
@@ -181,6 +182,7 @@ def test_a_damaged_file_is_an_error_of_its_member(archives):
     )
 
 
+@pytest.mark.long_after(1)
 def test_files_that_were_merged_meanwhile(archives, monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 1_000_000)
     recording = archives.recorders["m4"]
@@ -204,6 +206,7 @@ def test_files_that_were_merged_meanwhile(archives, monkeypatch):
     assert [(each.key, each.before, each.after) for each in moment.diff(before)] == changed
 
 
+@pytest.mark.long_after(1)
 def test_an_opened_member_between_archives(archives):
     """A live member splits the batch that it is in."""
     reads = archives.alone() | {"m2": archives.sites["m2"]}
@@ -213,6 +216,7 @@ def test_an_opened_member_between_archives(archives):
     assert rows_of(moment.to_arrow()) == rows(reads, dict.fromkeys(NAMES, moment.timestamp))
 
 
+@pytest.mark.long_after(1)
 def test_a_batch_of_large_archives_is_short(archives, monkeypatch):
     """It is read ahead, so it takes memory."""
     plain, lengths = archive_batches._merged, []

@@ -29,6 +29,7 @@ def expected(reads, a, b, prefix=None):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archives", [False, True])
 @pytest.mark.parametrize("seed", range(2))
 def test_they_are_those_of_each_member(sites, seed, archives):

@@ -62,6 +62,7 @@ def kept(etcd: EtcdServer, tmp_path: Path) -> Iterator[Kept]:
         yield made
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("opened", ["before", "after"])
 def test_what_is_recorded_is_final_while_the_server_is_away(kept: Kept, opened: str) -> None:
     first = kept.write("recorded", 8)
@@ -140,7 +141,7 @@ CALLS: dict[str, Callable[[Any, int], object]] = {
 OPENED_AND_CALLED = some(itertools.product(["never", "before it"], CALLS), one_in=3)
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("opened", "call"),
     [*OPENED_AND_CALLED[::3], *OPENED_AND_CALLED[1::3], *OPENED_AND_CALLED[2::3]],

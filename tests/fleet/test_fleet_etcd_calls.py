@@ -92,6 +92,7 @@ READS: dict[str, Callable[[Any, Any], object]] = {
 }
 
 
+@pytest.mark.long_after(4)
 @pytest.mark.parametrize("read", READS)
 def test_a_read_of_a_silent_member_ends_in_time_and_names_it(
     etcd: EtcdServer, other: EtcdServer, read: str

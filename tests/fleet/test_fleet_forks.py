@@ -50,6 +50,7 @@ def pair(sites):
     return fleet
 
 
+@pytest.mark.slow
 def test_a_child_reads_the_fleet_of_its_parent(sites, pair):
     moment = pair.at()
     ts = moment.timestamp
@@ -66,6 +67,7 @@ def test_a_child_reads_the_fleet_of_its_parent(sites, pair):
     assert dict(moment) == {("a", "k"): b"1", ("b", "k"): b"1"}
 
 
+@pytest.mark.slow
 def test_a_watch_belongs_to_the_process_that_made_it(sites, pair):
     with pair.watch() as watch:
 
@@ -82,6 +84,7 @@ def test_a_watch_belongs_to_the_process_that_made_it(sites, pair):
         assert [item[0] for item in taken(watch, 1)] == [ts], "the parent's goes on"
 
 
+@pytest.mark.slow
 def test_a_ticker_becomes_another_one(sites, pair):
     """Trap 11: rounds of a parent and its child are never taken for one."""
     with pair.ticker() as ticker:

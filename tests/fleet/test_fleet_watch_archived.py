@@ -170,6 +170,7 @@ def test_an_archive_with_commits_that_the_engine_has_lost_is_refused(sites, serv
         assert e.value.member == "a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_recording_and_compacting_while_it_is_read(sites, seed):
     print(f"seed {seed}")

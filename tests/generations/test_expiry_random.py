@@ -69,8 +69,9 @@ class Table:
         return rows_between(snapshot, range(SLOTS), 0, snapshot.timestamp, 10**9)[0]
 
 
-@pytest.mark.long_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.long_after(1)
 def test_expiry_removes_what_is_old_and_was_read_and_nothing_else(store, clock, seed):
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -34,7 +34,7 @@ def assert_right_streams(world):
         assert topologies[own].stream_for(token) == stream, (ts, own)
 
 
-@pytest.mark.long_after(4)
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize(
     "world", first_of(SEEDS, one_in=3), indirect=True, ids=lambda seed: f"seed-{seed}"
 )

@@ -102,6 +102,7 @@ def test_random_parts_come_from_where_they_are_told():
             Topology.make(ring, random_bytes=few)
 
 
+@pytest.mark.long
 def test_100_nodes_of_256_vnodes_and_64_shards():
     rng = random.Random(11)
     ring = {rng.randint(TOKEN_MIN, TOKEN_MAX): Sharding(64) for _ in range(25_600)}
@@ -286,6 +287,7 @@ def make_limited(counts, streams_max, limit=True):
     return [len(each.streams) for each in topology]
 
 
+@pytest.mark.long
 def test_limit_number_of_streams():
     """scylla: test_cdc_generation_limitting."""
     most = 262_144

@@ -75,7 +75,7 @@ def test_a_burst_after_a_day_of_silence_comes_in_short_windows(rows, log, clock)
     assert silence[-1].end == written[0].timestamp - 1
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("max_rows", [1, 2, 7, 50, 10_000])
 def test_a_window_has_no_more_rows_than_asked_for(rows, log, clock, max_rows):
     written = write_many(rows, clock, 5, each=23)
@@ -108,7 +108,7 @@ def test_a_crash_in_a_window_that_rows_cut_off_repeats_just_that(rows, log, cloc
     assert again == sorted(again)
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(
     ("place", "seed"), fewer_on_etcd(some(range(8), one_in=2), one_in=4), indirect=["place"]
 )

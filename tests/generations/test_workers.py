@@ -72,7 +72,7 @@ def test_a_generation_is_finished_by_all_before_the_next(table):
     assert sorted(got) == table.written
 
 
-@pytest.mark.long_after(3)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize(("place", "seed"), fewer_on_etcd(range(6), one_in=3), indirect=["place"])
 def test_changes_of_a_row_come_in_order_whatever_rings_do(table, seed):
     """Workers in turns, crashes, generations that move streams from one worker to another."""

@@ -1,6 +1,6 @@
 """Phrases that the English guide of CONTRIBUTING.md replaces, and where they are.
 
-List them: `python tests/project/english.py snapkv/timeline docs`.
+List them: `python -m tests.project.english snapkv/timeline docs`.
 """
 
 import ast
@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.project import sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +52,7 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if "#" in line:  # of a string, or a comment: both are read
             yield number, line[line.index("#") :]
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(sources.tree(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             for offset, line in enumerate(node.value.splitlines()):
                 yield node.lineno + offset, line
@@ -97,7 +99,7 @@ def found_docstrings(pattern: re.Pattern[str], kind: type[ast.AST], *roots: str)
     found = []
     for path in files(*roots):
         if path.suffix == ".py":
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in (sources.tree(path), *sources.statements(path)):
                 if isinstance(node, kind) and (text := _text(node)) and pattern.match(text):
                     found.append(f"{path.relative_to(ROOT)}: {text.splitlines()[0]}")
     return found

@@ -125,6 +125,7 @@ def test_documents_use_public_modules_only() -> None:
     assert not private, f"private modules in documents: {private}"
 
 
+@pytest.mark.slow
 def test_the_documents_name_every_command_of_cdcmeta() -> None:
     """Those of snapkv have a section each in docs/cli.md, which another test checks."""
     pages = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))

@@ -16,6 +16,8 @@ from tests.project.english import (
     phrases_of,
 )
 
+pytestmark = pytest.mark.xdist_group("sources")  # parsed once
+
 LEFT = Counter({"those (?:of|that|who|which)": 4, "whoever|whomever|nobody|somebody|everybody": 1})
 """The number of each phrase that is left; lower it when you rewrite some."""
 

@@ -214,6 +214,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_names_the_extra_that_it_lacks(words: tuple[str, ...], tmp_path: Path) -> None:
     """Before it makes or changes anything."""

@@ -11,6 +11,8 @@ import pytest
 
 from tests.project.sources import statements
 
+pytestmark = pytest.mark.xdist_group("sources")  # parsed once
+
 ROOT = Path(__file__).parents[2]
 
 # From the ground up. A module imports its own room, and rooms on lines above its own.

@@ -59,12 +59,15 @@ TABLES = (
 )
 
 
+@pytest.mark.slow
 def test_a_store_in_use_needs_no_arrow() -> None:
     assert not {"pyarrow", "pandas", "numpy"} & loaded_by(USE)
     assert "pyarrow" in loaded_by(USE + TABLES[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
+@pytest.mark.long_after(2)
 def test_without_pyarrow_a_table_says_what_to_install(table: str) -> None:
     code = f"import sys; sys.modules['pyarrow'] = None{USE}{table}"
     done = subprocess.run(

@@ -16,6 +16,8 @@ import pytest
 
 from tests.project import sources
 
+pytestmark = pytest.mark.xdist_group("sources")  # parsed once
+
 ROOT = Path(__file__).parents[2]
 LISTED = (Path(__file__).with_name("nouns.txt")).read_text().splitlines()
 SMALL_LINES = 75
@@ -33,11 +35,6 @@ def modules() -> dict[Path, ast.Module]:
     return {path: sources.tree(ROOT / path) for path in PATHS}
 
 
-@cache
-def found_nouns() -> tuple[str, ...]:
-    return (*twice(), *small(), *halves())
-
-
 def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     """The public classes of a module's top level."""
     for node in tree.body:
@@ -51,13 +48,20 @@ def bases(node: ast.ClassDef) -> Iterator[str]:
         yield base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
 
 
-def names(tree: ast.Module) -> set[str]:
+@cache
+def names(path: Path) -> set[str]:
     """The names that a module imports or uses."""
-    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
+    found = set()
+    for node in ast.walk(modules()[path]):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.ImportFrom):
             found |= {each.name for each in node.names}
     return found
+
+
+def users(name: str) -> list[Path]:
+    return [path for path in PATHS if name in (ROOT / path).read_text() and name in names(path)]
 
 
 def twice() -> Iterator[str]:
@@ -95,18 +99,15 @@ def halves() -> Iterator[str]:
             homes[node.name].append(path)
             for base in bases(node):
                 children[base].append(path)
-    uses = {path: names(tree) for path, tree in modules().items()}
     for name in sorted(homes):
         if len(homes[name]) == len(children[name]) == 1:
             home, child = homes[name][0], children[name][0]
-            users = [path for path, used in uses.items() if name in used]
-            if home != child and home.parent == child.parent and users == [child]:
+            if home != child and home.parent == child.parent and users(name) == [child]:
                 yield f"half {name}"
 
 
-@pytest.mark.parametrize("kind", ["class", "file", "small", "half"])
-def test_no_noun_gets_a_second_home(kind: str) -> None:
-    found = {line for line in found_nouns() if line.split()[0] == kind}
-    listed = {line for line in LISTED if line.split()[0] == kind}
+@pytest.mark.slow
+def test_no_noun_gets_a_second_home() -> None:
+    found, listed = {*twice(), *small(), *halves()}, set(LISTED)
     assert sorted(found - listed) == [], "put it into the module it belongs to, or rename it"
     assert sorted(listed - found) == [], "is mended: remove the line"

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 BEFORE = """
@@ -50,6 +52,7 @@ def test_a_fixture_of_the_service(service, snapkv_store):
 """
 
 
+@pytest.mark.slow
 def test_the_fixtures_work_and_the_plugin_is_light(tmp_path: Path) -> None:
     (tmp_path / "pytest_snapkv.py").write_text((ROOT / "snapkv/pytest_plugin.py").read_text())
     (tmp_path / "test_before.py").write_text(BEFORE)

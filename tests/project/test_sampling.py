@@ -59,6 +59,11 @@ def kept() -> set[str]:
     return collected(FOLDER)
 
 
+@pytest.fixture(scope="module")
+def by_day() -> set[str]:
+    return collected(FOLDER, "--speed=test")
+
+
 def test_only_cases_on_etcd_are_left_out(every: set[str], kept: set[str]) -> None:
     assert kept < every
     assert {frozenset(engines(name)) for name in every - kept} == {frozenset({"etcd"})}
@@ -133,12 +138,22 @@ def test_a_file_that_is_left_out_as_a_whole_says_so(
     assert {speed: reason for speed, reason in found.items() if reason} == reasons
 
 
-def test_what_stores_are_used_for_is_shown_on_one_embedded_engine(kept: set[str]) -> None:
+def test_what_stores_are_used_for_is_shown_on_one_embedded_engine(
+    kept: set[str], by_day: set[str]
+) -> None:
     file = f"{FOLDER}/test_life.py"
     of_file = {name for name in kept if name.startswith(f"{file}::")}
     on_lmdb = {without_case(name) for name in of_file if engines(name) == {"lmdb"}}
-    left = of_file - collected(file, "--speed=test")
+    left = of_file - by_day
     assert left, "no test of the file is in memory"
     assert left == {
         name for name in of_file if engines(name) == {"memory"} and without_case(name) in on_lmdb
     }
+
+
+def test_cases_on_engines_that_a_test_names_are_long(kept: set[str], by_day: set[str]) -> None:
+    file = f"{FOLDER}/test_any_changes.py"
+    assert 'long_on("etcd")' in (TESTS.parent / file).read_text()
+    on_etcd = {name for name in kept if name.startswith(f"{file}::") and "etcd" in engines(name)}
+    assert on_etcd
+    assert not on_etcd & by_day

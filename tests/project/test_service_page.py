@@ -47,6 +47,7 @@ def test_the_service_keeps_what_the_page_promises(client: Any) -> None:
     assert int(client.get("/health").json()["newest"]) > int(at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "url", "headers", "status"),
     [

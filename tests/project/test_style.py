@@ -8,6 +8,8 @@ import pytest
 
 from tests.project.sources import statements
 
+pytestmark = pytest.mark.xdist_group("sources")  # parsed once
+
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 700
 TEST_FILE_LINES_MAX = 500

@@ -219,6 +219,7 @@ intervals = st.tuples(points, points).filter(lambda pair: pair[0] < pair[1])
 universe = [bytes(raw) for n in range(4) for raw in product(range(5), repeat=n)]
 
 
+@pytest.mark.slow
 @given(
     st.lists(intervals, max_size=5), st.sets(points, max_size=5), st.lists(intervals, max_size=4)
 )

@@ -22,7 +22,7 @@ from snapkv.errors import InvalidTimeError, SnapKVError
 pytestmark = pytest.mark.slow
 
 RUNS_MAX = int(os.environ.get("PROTOCOL_RUNS", 1_000_000))
-BUDGET_S = 600.0 if SOAK else 8.0
+BUDGETS_S = [600.0] if SOAK else [3.0, pytest.param(8.0, marks=pytest.mark.long)]
 RUNS_MIN = 500
 KEYS = ("k0", "k1", "k2")
 
@@ -255,7 +255,8 @@ def simulate(seed: int, begin) -> Simulation:
     return world
 
 
-def test_random_worlds() -> None:
+@pytest.mark.parametrize("budget_s", BUDGETS_S)
+def test_random_worlds(budget_s: float) -> None:
     told: dict[str, int] = {}
     with worlds() as begin:
         if "PROTOCOL_SEED" in os.environ:
@@ -263,7 +264,7 @@ def test_random_worlds() -> None:
             return
         first = random.SystemRandom().randrange(1 << 32)
         started, runs = time.monotonic(), 0
-        while runs < RUNS_MAX and (time.monotonic() - started < BUDGET_S or runs < RUNS_MIN):
+        while runs < RUNS_MAX and (time.monotonic() - started < budget_s or runs < RUNS_MIN):
             world = simulate(first + runs, begin)
             runs += 1
             for call in world.calls:

@@ -89,6 +89,7 @@ def cases(others_max: int) -> list[tuple[int, tuple[int, ...], int | None, int]]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("time", "network")]
 
 
+@pytest.mark.long_after(1)
 @OTHERS
 def test_undecidable_is_said_only_of_views_that_do_not_tell(others_max: int) -> None:
     outcomes: dict[tuple[object, ...], set[bool]] = defaultdict(set)

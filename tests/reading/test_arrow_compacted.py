@@ -42,6 +42,7 @@ def times(plain, at: int) -> list:
 # --- what is left ---
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("at", [0, 11, 19])
 def test_it_begins_with_what_is_left(store, place, clock, written, at):
     oldest = written.rows[at]

@@ -63,6 +63,7 @@ def test_ticks_are_commits_conflicts_leave_an_empty_one_at_most(store, log):
     assert list(store.commits(log[-1].ts)) == [tick]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [255, 256, 257, 600])
 def test_more_commits_than_a_page(store, clock, count):
     commits = [store.commit(puts={"k": b"%d" % n}) for n in range(count)]
@@ -75,6 +76,7 @@ def test_more_commits_than_a_page(store, clock, count):
     )
 
 
+@pytest.mark.long_on("etcd")
 def test_the_newest_few_of_a_long_log_cost_little(monkeypatch, place, clock):
     engines = wrap_engines(monkeypatch, Counting)
     store = place.open(clock=clock, ring_slots=7)

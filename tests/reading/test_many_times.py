@@ -66,6 +66,7 @@ def expected(line):
         yield lambda times: [asked.at(time).revision for time in times]
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.long_after(2)
 @pytest.mark.parametrize("search_marks", [0, 1, 256])
 def test_each_is_answered_as_by_at(line, expected, monkeypatch, search_marks):
@@ -103,6 +104,7 @@ def test_part_of_them_in_the_ring_and_in_blocks(line, expected):
             assert store.revisions_at(times) == revisions
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_times_of_any_time_line(data, tmp_path_factory):

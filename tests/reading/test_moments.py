@@ -268,6 +268,7 @@ def test_entries(store):
     assert store.at(revision=created).entry("a") == Entry(b"1", created, created, 1)
 
 
+@pytest.mark.long_on("etcd")
 def test_more_keys_than_a_page_while_they_change(store):
     keys = {f"k{n:05}": b"%d" % n for n in range(12_000)}
     ts = store.multi_save(keys)

@@ -77,6 +77,7 @@ def test_another_engine_in_its_place(exchangeable):
         snap["/r/a"]
 
 
+@pytest.mark.long_on("memory", "etcd")
 @pytest.mark.forks
 def test_a_child_does_not_wait_for_locks_of_its_parent(cluster):
     observed = cluster.observe()

@@ -102,6 +102,7 @@ def test_no_key_no_versions(cluster):
         observed.history("/s/a")
 
 
+@pytest.mark.long_on("etcd")
 def test_spans_and_both_orders(lively):
     observed = lively.observe()
     whole = list(observed.history("/r/a"))

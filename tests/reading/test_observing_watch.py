@@ -37,6 +37,7 @@ def written(cluster):
     return cluster
 
 
+@pytest.mark.long_on("etcd")
 def test_from_any_point_on(written):
     observed = written.observe()
     times = [0, *(mark.ts + d for mark in written.model.marks for d in (-1, 0, 1))]

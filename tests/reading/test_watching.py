@@ -48,6 +48,7 @@ def written(store, clock):
     return plain
 
 
+@pytest.mark.long_on("etcd")
 def test_from_any_point_on(store, written):
     for row in [None, *written.rows]:
         sinces = (0,) if row is None else (row.ts - 1, row.ts, row.ts + 1)

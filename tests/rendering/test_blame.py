@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,7 @@ def test_the_history_of_a_store_is_what_blame_takes() -> None:
     assert [each.place for each in found if each.version.ts == second] == ["b"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_versions_are_read_once_and_not_kept() -> None:
     alive = 0
 
@@ -126,6 +128,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.sampled_from("xyz"), TREES, max_size=3), min_size=1, max_size=6))
 def test_a_path_of_dicts_has_the_version_since_which_it_is_the_same(trees: list) -> None:
     for each in blame(versions(*trees)):

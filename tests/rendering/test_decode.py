@@ -207,6 +207,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON.filter(lambda tree: isinstance(tree, dict | list)))
 def test_json_of_any_data_is_that_data(tree: object) -> None:
     found = decode(json.dumps(tree).encode())

@@ -35,6 +35,7 @@ HOSTILE: dict[str, Callable[[], tuple[list[str], list[str]]]] = {
 }
 
 
+@pytest.mark.long_after(3)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_alignment_takes_a_bounded_number_of_steps(name: str) -> None:
     before, after = HOSTILE[name]()
@@ -75,6 +76,7 @@ def three_letters() -> ValueDifference:
     return compare(decode(before), decode(after))
 
 
+@pytest.mark.xdist_group("mebibyte")
 @pytest.mark.parametrize("view", ["auto", "unified", "full", "side-by-side", "words"])
 def test_views_of_a_mebibyte_are_bounded(view: str) -> None:
     shown = text_of(three_letters(), view, lines_max=100)

@@ -174,6 +174,7 @@ odd_bodies = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.builds(messages.Envelope, headers | junk, bodies | odd_bodies | junk))
 def test_odd_values_are_refused_or_come_as_they_are(envelope):
     try:

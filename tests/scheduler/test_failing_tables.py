@@ -41,6 +41,7 @@ def tries(sim):
     return sum(node.executor.tries for node in sim.nodes.values())
 
 
+@pytest.mark.slow
 def test_it_is_tried_ever_more_rarely(sim):
     break_everywhere(sim, "new")
     sim.set_tables({**sim.tables, "new": 1.0})

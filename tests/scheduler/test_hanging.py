@@ -106,6 +106,7 @@ def test_the_only_capture_is_evicted_as_well(step):
     sim.run(sim.is_replicating, ticks_max=3 * SECOND_TICKS)
 
 
+@pytest.mark.slow
 def test_a_table_that_hangs_everywhere_evicts_ever_more_rarely():
     sim = cluster(3, hangs=("start",))
     hangs = lambda table, step: (table, step) == ("new", "start")  # noqa: E731

@@ -47,8 +47,9 @@ def happens(rng, manager):
             manager.reported(capture, any_statuses(rng, manager, capture))
 
 
-@pytest.mark.long_after(10)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.long_after(10)
 def test_the_indexes_are_those_of_the_sets(seed):
     rng = random.Random(seed)
     manager, gone = ReplicationManager(5), 0

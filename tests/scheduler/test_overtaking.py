@@ -85,7 +85,7 @@ def test_who_refuses_everything_while_answers_are_lost_is_passed_over_in_the_end
     sim.run(sim.is_replicating, ticks_max=120 * SECOND_TICKS, us=TICK_US)
 
 
-@pytest.mark.long_after(1)
+@pytest.mark.long
 @pytest.mark.parametrize("loses_answers", [False, True])
 def test_a_table_that_fails_each_time_is_tried_ever_more_rarely(loses_answers):
     """Without the answers, "absent" is all that the owner hears of it.

@@ -301,6 +301,7 @@ def test_through_faults_and_back(run):
     there_and_back(int(os.environ.get("SCHEDULER_SEED", first + run)))
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once(seed):
     there_and_back(seed)

@@ -138,6 +138,7 @@ def test_an_owner_that_slept_gives_up_nothing(are_answers_lost):
 # --- tables that fail everywhere ---
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("bad", [1, 2, 5])
 def test_tables_that_fail_everywhere_bring_no_capture_into_disrepute(bad):
     sim = SimCluster(3, {f"t{n:02}": 1.0 for n in range(12)}, executor=Failing)

@@ -38,6 +38,7 @@ def backfill(archived: Archived, checkpoint: Checkpoint, url: str | None = None,
     return Query(url or archived.place.url, checkpoint, **start, **more, **limit)
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_from_the_archive_over_to_live(made, limit):

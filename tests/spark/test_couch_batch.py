@@ -61,6 +61,7 @@ def by_spark(url, when, since, until, ids, style, include_docs, prefix):
         return e.code
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("seed", range(3))
 def test_as_the_library_tells_it(place, store, clock, monkeypatch, seed):
     monkeypatch.setattr(tasks, "PIECE_ROWS", 1)

@@ -94,6 +94,7 @@ def _commit(row: tuple) -> tuple[int, int]:
     return seq.incarnation, seq.timestamp
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.long_after(2)
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 @pytest.mark.parametrize("seed", range(3))

@@ -68,7 +68,7 @@ def times_of(batch: list[list[tuple]]) -> set:
 # --- each change once ---
 
 
-@pytest.mark.long_after(2)
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 @pytest.mark.parametrize("seed", range(2))
 def test_every_change_once(grown, seed, passes_start):

@@ -18,6 +18,7 @@ def state(url: str, name: str = "default") -> dict:
         return {key: (entry.value.decode(), entry.version) for key, entry in store.at().entries()}
 
 
+@pytest.mark.long_on("etcd")
 def test_a_data_frame(spark, place, store):
     store.save("old/1", b"1")
     frame = spark.sql("SELECT concat('n/', id) AS key, string(id * id) AS value FROM range(500)")
@@ -101,6 +102,7 @@ def test_a_complete_table(spark, place, store, tmp_path, rows):
     assert sum(int(value) for value, _ in found.values()) % 7 == 0
 
 
+@pytest.mark.long
 @ARROW
 def test_a_store_follows_another(spark, place, store, tmp_path):
     store.commit(puts={"a": b"1", "b": b"1"})

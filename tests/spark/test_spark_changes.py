@@ -62,6 +62,7 @@ def ranges(written, rng, count: int):
 # --- random histories ---
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.long_after(1)
 def test_changes_between_any_two_commits(store, place, written, rng):
     for options, since, until in ranges(written, rng, 3):
@@ -171,6 +172,7 @@ def test_the_log(store, place, written, rng):
     assert {type(meta) for (meta,) in metas} == {str, type(None)}
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("rng", [3], indirect=True)
 def test_through_spark(spark, store, place, written, rng):
     asked = list(ranges(written, rng, 2))

@@ -152,6 +152,7 @@ def test_zones_that_spark_takes(name, hours):
     assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)
 
 
+@pytest.mark.long_on("etcd")
 def test_random_histories(spark, store, place, clock):
     rng = random.Random(5)
     plain = Writing(store, clock, rng).steps(40)

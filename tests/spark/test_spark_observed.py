@@ -53,6 +53,7 @@ def between(rows: list[tuple], low: int, high: int) -> list[tuple]:
     return [row for row in rows if low <= row[3] <= high]
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.long_after(1)
 def test_the_versions_of_a_range_are_those_of_its_rows(written):
     """Also where a range begins and ends between two ticks."""

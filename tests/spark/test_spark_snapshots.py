@@ -46,6 +46,7 @@ def arrow_rows(table) -> list[tuple]:
 # --- random histories ---
 
 
+@pytest.mark.long_on("etcd")
 def test_any_moment_of_a_random_history(spark, store, place, clock):
     rng = random.Random(11)
     plain = Writing(store, clock, rng).steps(50)

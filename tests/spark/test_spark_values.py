@@ -259,6 +259,7 @@ def test_what_json_leaves_open(store, place):
 # --- what does not ---
 
 
+@pytest.mark.long_after(1)
 def test_what_does_not_fit(store, place, format_):
     for kind, value in cases_that_fit_not(format_):
         store.commit(puts={"k": packed(format_, {"x": value}), "whole": packed(format_, value)})

@@ -231,6 +231,7 @@ def test_the_same_stretch_is_not_read_again(store, place, monkeypatch):
     assert min(starts) >= before
 
 
+@pytest.mark.long_on("etcd")
 def test_a_match_behind_many_others_comes(store, place):
     for n in range(50):
         store.save(f"k{n}", b"1")

@@ -133,6 +133,8 @@ def shown(value: object) -> str:
     return repr(value)[:30]
 
 
+@pytest.mark.slow
+@pytest.mark.long_on("etcd")
 def test_an_answer_or_an_error_of_ours(store, subtests: pytest.Subtests):
     for name, call in CALLS.items():
         store.commit(delete_prefixes=[""])

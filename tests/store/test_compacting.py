@@ -51,6 +51,7 @@ def assert_readable(asked, stamps, earliest):
                 assert asked.at(when).count() == 1
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.long_after(3)
 @pytest.mark.parametrize(
     ("place", "at", "offset"),

@@ -31,6 +31,7 @@ class Walk:
         self.states.append((ts, dict(self._now)))
 
 
+@pytest.mark.long_on("etcd")
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_retain_drops_what_is_older_and_nothing_else(place, clock, seed):

@@ -144,6 +144,7 @@ def test_what_was_looked_up_once_is_known(opened):
     assert without_feed_check(engine, costs, {"read": 1}) == [{"read": 1}] * 5
 
 
+@pytest.mark.slow
 def test_a_history_costs_one_watch_and_a_read_for_each_128(opened):
     store, engine, stamps = opened
     calls = engine.during(lambda: list(store.history("k")))

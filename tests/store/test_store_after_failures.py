@@ -27,6 +27,7 @@ def test_a_dump_that_fails_leaves_the_older_one(store, clock, tmp_path):
     assert [found.name for found in tmp_path.iterdir() if "backup" in found.name] == ["backup"]
 
 
+@pytest.mark.long_on("memory")
 @pytest.mark.forks
 def test_a_child_does_not_wait_for_locks_of_its_parent(store):
     ts = store.save("k", b"1")
@@ -38,6 +39,7 @@ def test_a_child_does_not_wait_for_locks_of_its_parent(store):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.long_on("memory")
 def test_watches_that_nobody_closed_are_forgotten(store):
     for _ in range(50):
         store.watch(timeout=0)

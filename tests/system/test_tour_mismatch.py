@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 COMMITS = 300
 
 
-def random_commits(rng: random.Random) -> Iterator[bytes]:
+def random_commits(rng: random.Random, count: int) -> Iterator[bytes]:
     """Yield what `git fast-import` reads: commits that add, change, move and remove files."""
     paths: list[str] = []
     seconds = START
-    for number in range(COMMITS):
+    for number in range(count):
         seconds += rng.choice([-40, 0, 0, 1, 30, 4_000])
         subject = b"random %d" % number
         yield b"commit refs/heads/main\ncommitter R <r@example.org> %d +0000\n" % seconds
@@ -51,9 +51,14 @@ def rng() -> random.Random:
 
 
 @pytest.fixture
-def toured(tmp_path: Path, rng: random.Random, run: Run) -> Repo:
+def commits() -> int:
+    return COMMITS
+
+
+@pytest.fixture
+def toured(tmp_path: Path, rng: random.Random, run: Run, commits: int) -> Repo:
     repo = Repo(tmp_path / "random")
-    repo.git("fast-import", "--quiet", input=b"".join(random_commits(rng)))
+    repo.git("fast-import", "--quiet", input=b"".join(random_commits(rng, commits)))
     ran = run("tour", repo.path)
     assert ran.code == 0, ran.out + ran.err
     return repo
@@ -78,6 +83,7 @@ def corrupt(repo: Repo, key: bytes) -> None:
             found = cursor.next()
 
 
+@pytest.mark.parametrize("commits", [60, pytest.param(COMMITS, marks=pytest.mark.long)])
 def test_every_commit_of_a_random_history(toured: Repo) -> None:
     check_every_commit(inside(toured), toured)
 

@@ -207,7 +207,7 @@ def test_a_first_search_of_30_000_revisions_takes_3_round_trips(pace):
     assert max(counts) <= 6
 
 
-@pytest.mark.long_after(5)
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("field", FIELDS)
 def test_between_any_two_commits_it_never_takes_more_than_6(pace, field):
@@ -218,6 +218,7 @@ def test_between_any_two_commits_it_never_takes_more_than_6(pace, field):
         assert round_trips(line, field, mark, low, high) <= 6
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("pace", PACES)
 def test_a_first_search_of_30_000_revisions_takes_few_blocks(pace):
     line, rng = long_history(pace)
@@ -232,6 +233,7 @@ def test_a_first_search_of_30_000_revisions_takes_few_blocks(pace):
     assert max(counts) <= 2 * (30_000).bit_length()
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize("pace", PACES)
 def test_what_was_found_makes_later_searches_cheaper(pace):
     line, rng = long_history(pace)

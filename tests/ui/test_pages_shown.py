@@ -24,7 +24,6 @@ from .test_ui_attacks import assert_harmless
 
 pytestmark = pytest.mark.slow
 
-CRAWLED_MAX = 120
 LABELS = ("Databases", "Generations", "Changefeeds")
 
 
@@ -43,6 +42,7 @@ def linked(page):
     return [label for label in LABELS if f">{label}</a>" in page.html]
 
 
+@pytest.mark.long_on("etcd")
 def test_links_are_where_the_store_holds_something(store, clock):
     store.save("a", b"1")
     with Served(store, extra_views=[views]) as served:
@@ -129,9 +129,10 @@ def test_a_ring_has_an_arc_for_each_range(served, filled):
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 @pytest.mark.parametrize("first", ["/databases", "/generations", "/changefeeds"])
-def test_every_page_that_a_link_leads_to_is_harmless(served, filled, first):
+@pytest.mark.parametrize("pages_max", [50, pytest.param(120, marks=pytest.mark.long)])
+def test_every_page_that_a_link_leads_to_is_harmless(served, filled, first, pages_max):
     paths = set()
-    for page in crawled(served, first, CRAWLED_MAX):
+    for page in crawled(served, first, pages_max):
         assert_harmless(page)
         paths.add(page.url.partition("?")[0])
     assert first in paths
@@ -181,6 +182,7 @@ def test_what_is_not_there_and_what_is_not_valid(served, filled):
         assert (answer.status_code, list(answer.json())) == (status, ["error"]), url
 
 
+@pytest.mark.long_on("etcd")
 def test_bodies_are_redacted_as_keys_are(filled):
     with Served(filled.store, extra_views=[views], redaction=Redaction(["shop/users"])) as served:
         for url in ("/document", "/document.json"):

@@ -41,6 +41,7 @@ def printed(served, url):
     return answer["data"], [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long_after(2)
 @pytest.mark.parametrize(
     "query",
     ["prefix=svc/1&writer=ALICE&note=init", "at=rev:5", "from=rev:3&at=rev:6", "ticks=1", "note=4"],

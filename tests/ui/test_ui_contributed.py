@@ -116,6 +116,7 @@ def test_a_view_is_a_page_and_plain_data(extra, store):
             assert served.http.get(f"/assets/{path}").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_link_is_where_the_store_has_something_to_show(extra, store):
     with Served(store, extra_views=extra) as served:
         assert labels(served.page("/")) == ["Commits", "Keys"]

@@ -10,7 +10,7 @@ from .browsing import Person, picture
 from .fleets import made_shop
 from .served import FleetServed
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 SEED = random.randrange(1 << 32)
 
@@ -30,6 +30,7 @@ def served(shop):
         yield served
 
 
+@pytest.mark.long
 def test_from_the_fleet_to_a_member_and_back(browser, served, shop, axe):
     fleet, at = served.fleet_site.fleet, shop.stamps[len(shop.stamps) // 2] - 1
     person = Person(browser, served.url, axe)
@@ -100,6 +101,7 @@ def test_what_changed_anywhere_and_one_key_everywhere(browser, served, shop, axe
     person.close()
 
 
+@pytest.mark.long
 def test_a_fleet_is_readable_in_the_dark_and_on_a_phone(browser, served, shop, axe):
     person = Person(
         browser, served.url, axe, color_scheme="dark", viewport={"width": 390, "height": 800}
@@ -120,6 +122,7 @@ def test_a_fleet_is_readable_in_the_dark_and_on_a_phone(browser, served, shop, a
     person.close()
 
 
+@pytest.mark.long
 def test_a_fleet_works_without_javascript(browser, served, shop, axe):
     person = Person(browser, served.url, axe, java_script_enabled=False)
     page = person.open("/")

@@ -38,6 +38,7 @@ def walked(served, url, path, to="after"):
     return found
 
 
+@pytest.mark.long_on("etcd")
 def test_each_page_of_the_tree_makes_progress_and_the_last_one_is_the_end(served):
     for url in ("/keys", "/keys?from=rev:3&at=now"):
         pages = walked(served, url, "/keys")

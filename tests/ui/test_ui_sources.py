@@ -56,6 +56,7 @@ def seen(cluster):
     return [each for each in cluster.model.writes if each[0] <= last]
 
 
+@pytest.mark.long_on("etcd")
 def test_each_write_of_another_program_is_a_step(source, watched):
     wanted = [revision for revision, _ in seen(watched)]
     found = steps_back(source, None, limit=1_000, budget=plenty())

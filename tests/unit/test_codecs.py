@@ -30,6 +30,7 @@ def turned(value):
     return [turned(each) for each in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 @given(values(LEAVES | FLOATS))
 def test_json_keeps_values_and_equal_ones_have_equal_bytes(value):
     data = codecs.json.encode(value)
@@ -38,6 +39,7 @@ def test_json_keeps_values_and_equal_ones_have_equal_bytes(value):
     assert codecs.json.encode(codecs.json.decode(data)) == data
 
 
+@pytest.mark.slow
 @given(values(LEAVES | FLOATS | st.binary()))
 def test_msgpack_keeps_values_and_equal_ones_have_equal_bytes(value):
     data = codecs.msgpack.encode(value)

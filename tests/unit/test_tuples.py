@@ -183,17 +183,20 @@ def same(a: object, b: object) -> bool:
     return order(a) == order(b)
 
 
+@pytest.mark.slow
 @given(tuples)
 def test_what_is_packed_is_unpacked(elements: tuple) -> None:
     assert same(unpack(pack(elements)), elements)
 
 
+@pytest.mark.slow
 @given(tuples, tuples)
 def test_bytes_sort_as_tuples_do(a: tuple, b: tuple) -> None:
     assert (pack(a) < pack(b)) == (order(a) < order(b))
     assert (pack(a) == pack(b)) == same(a, b)
 
 
+@pytest.mark.slow
 @given(tuples, tuples)
 def test_a_range_holds_what_begins_with_its_prefix(prefix: tuple, rest: tuple) -> None:
     start, end = range_of(prefix)

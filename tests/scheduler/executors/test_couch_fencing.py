@@ -200,6 +200,7 @@ class Sleeper:
         self.between.__exit__()
 
 
+@pytest.mark.slow
 def test_random_writers_that_overtake_each_other_make_one_chain(mirror):
     """Each writes the same history from where it began; only the newest notices its record."""
     seed = random.SystemRandom().getrandbits(32)

@@ -83,6 +83,7 @@ def test_a_value_of_a_megabyte(mirror, writer, byte):
     assert mirror.content() == {"t/b": b"1"}
 
 
+@pytest.mark.slow
 def test_large_values_are_sent_in_several_requests(mirror, between):
     writer = mirror.writer(T1, port=between.port)
     writer.begin(1)

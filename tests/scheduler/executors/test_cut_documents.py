@@ -89,6 +89,7 @@ def test_a_state_into_a_database_of_an_earlier_time_ends_what_was_followed(
     assert leaves(target) == leaves(source)
 
 
+@pytest.mark.slow
 def test_whatever_the_source_cuts_the_target_has_the_same_leaves(seed):
     for turn in range(4):
         rng = random.Random(seed + turn)

@@ -55,6 +55,7 @@ def written(store):
     return keys, docs
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("with_state", [False, True])
 def test_two_changefeeds_over_one_prefix_come_to_rest(cluster, there, tmp_path, with_state):
     here = cluster.store
@@ -79,6 +80,7 @@ def test_two_changefeeds_over_one_prefix_come_to_rest(cluster, there, tmp_path, 
     assert [len(list(store.history("t/k"))) for store in (here, there)] == [2, 2]
 
 
+@pytest.mark.long_after(1)
 @pytest.mark.parametrize("revs_limit", [1, 10])
 def test_two_changefeeds_of_one_database_come_to_rest(cluster, there, tmp_path, revs_limit):
     here = cluster.store

@@ -113,6 +113,7 @@ def test_clocks_that_differ_a_little_change_nothing(steps, seed):
     assert REJECTED not in log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("who", "ahead_ms"),
     first_of(product(["another", "owner"], [HOUR_MS, -HOUR_MS]), one_in=4),

@@ -223,9 +223,15 @@ def test_a_list_shows_changefeeds_whose_tables_fail(tmp_path, monkeypatch, typed
         assert fleet.end("c1") == 0
 
 
-@pytest.mark.long_after(2)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
-@pytest.mark.parametrize("hangs", [False, True], ids=["idle", "hanging"])
+@pytest.mark.parametrize(
+    ("number", "hangs"),
+    [
+        pytest.param(signal.SIGKILL, False, id="killed"),
+        pytest.param(signal.SIGTERM, True, id="ended while a sink hangs"),
+        pytest.param(signal.SIGTERM, False, id="ended", marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, True, id="killed while a sink hangs", marks=pytest.mark.long),
+    ],
+)
 def test_a_cluster_without_captures_is_a_problem(
     tmp_path, monkeypatch, typed, create, number, hangs
 ):

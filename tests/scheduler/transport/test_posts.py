@@ -132,6 +132,7 @@ def test_a_call_is_not_larger_than_its_limit(monkeypatch, post, foreign):
         assert len(raw) < 10_200 or len(msgpack.unpackb(raw)[1]) == 1
 
 
+@pytest.mark.slow
 def test_the_largest_message_arrives_behind_small_ones(monkeypatch, post, foreign):
     """Together they would be larger than what gRPC is allowed to send."""
     monkeypatch.setattr(grpc_post, "CALL_S", 20.0)
