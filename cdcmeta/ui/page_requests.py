@@ -1,74 +1,20 @@
-"""Requests of the pages: the store, the fields of the URL, the time that lanes show."""
+"""Requests of the pages: the store, the fields of the URL, the time of lanes, pages of names."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, islice
+from typing import Generic, TypeVar
 
-from markupsafe import Markup
-
-from cdcmeta.ui.svg import picture, shape
-from snapkv import SnapshotKV, When
+from cdcmeta.ui.svg import LaneSpan
+from snapkv import CompactedError, SnapshotKV, When
 from snapkv.errors import InvalidOptionError
 from snapkv.times import physical_ms
 from snapkv.ui import Context
 
-# --- a time line of one thing as a picture: what it was when, as bars, with the moment marked ---
-
-WIDTH, HEIGHT = 1_000, 18
-WIDTH_MIN = 2.0
-"""A bar is at least so wide, or it could not be seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The time that lanes show, and the moment, in milliseconds since 1970."""
-
-    start_ms: int
-    end_ms: int
-    moment_ms: int
-
-    def x(self, ms: float) -> float:
-        """Return where a time is, from 0 to `WIDTH`; times outside are at the ends."""
-        share = (ms - self.start_ms) / max(1, self.end_ms - self.start_ms)
-        return min(1.0, max(0.0, share)) * WIDTH
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """What something was, from a time until another (None: still), and its class."""
-
-    start_ms: int
-    end_ms: int | None
-    kind: str
-    title: str
-
-
-def lane_picture(bars: Iterable[Bar], span: Span, title: str, known_ms: int = 0) -> Markup:
-    """Return bars over time; before `known_ms` it was not looked up what was."""
-    parts = []
-    if known_ms > span.start_ms:
-        unknown = span.x(known_ms)
-        parts.append(
-            shape("rect", "unknown", "not looked up", x=0, y=0, width=unknown, height=HEIGHT)
-        )
-    for bar in bars:
-        end_ms = span.end_ms if bar.end_ms is None else bar.end_ms
-        if end_ms < span.start_ms or bar.start_ms > span.end_ms:
-            continue
-        x, end = span.x(bar.start_ms), span.x(end_ms)
-        width = max(WIDTH_MIN, end - x)
-        x = min(x, WIDTH - width)
-        parts.append(shape("rect", bar.kind, bar.title, x=x, y=2, width=width, height=HEIGHT - 4))
-    if span.start_ms <= span.moment_ms <= span.end_ms:
-        x = span.x(span.moment_ms)
-        parts.append(shape("line", "at", x1=x, x2=x, y1=0, y2=HEIGHT))
-    return picture(WIDTH, HEIGHT, title, parts, name="lane", stretched=True)
-
-
-# --- requests ---
-
+T = TypeVar("T")
 DIGITS_MAX = 20
 SHARED_OPTIONS = ("--store", "--name")
 """Options that `snapkv` and `cdcmeta` both have."""
@@ -117,9 +63,9 @@ def time_of_moment(c: Context) -> int:
     return c.source.timestamp(c.at)
 
 
-def span_of(c: Context) -> Span:
+def span_of(c: Context) -> LaneSpan:
     """Return the time of lanes: that of the time bar."""
-    return Span(c.bar.start_ms, c.bar.end_ms, physical_ms(time_of_moment(c)))
+    return LaneSpan(c.bar.start_ms, c.bar.end_ms, physical_ms(time_of_moment(c)))
 
 
 def command(c: Context, *words: str) -> str:
@@ -128,3 +74,41 @@ def command(c: Context, *words: str) -> str:
     if set(options[::2]) - set(SHARED_OPTIONS):
         return ""
     return shlex.join(["cdcmeta", *words, *options])
+
+
+# --- pages of what has a name ---
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """A page of a listing by name. The next one begins at the name `start`, None at the end."""
+
+    rows: list[T]
+    start: str | None
+
+
+def listed(names: Iterator[str], limit: int, row: Callable[[str], T]) -> Listed[T]:
+    """Return a page of the first names, with the row that `row` returns of each."""
+    found = list(islice(names, limit + 1))
+    return Listed([row(each) for each in found[:limit]], next(iter(found[limit:]), None))
+
+
+def space_names(store: SnapshotKV, prefix: str, start: str, when: When | None) -> Iterator[str]:
+    """Yield the names after a prefix of spaces at a moment, from a name on; in stored order.
+
+    One round trip for each, also for those before `start`.
+    """
+    names = (name.removeprefix(prefix) for name in store.spaces(prefix, when))
+    return dropwhile(lambda name: bool(start) and _stored(name) < _stored(start), names)
+
+
+def time_of(store: SnapshotKV, revision: int) -> int | None:
+    """Return the timestamp of a revision's commit, None if it was compacted; one round trip."""
+    try:
+        return store.timestamp_of(f"rev:{revision}")
+    except CompactedError:
+        return None
+
+
+def _stored(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F") + "/"

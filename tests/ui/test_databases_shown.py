@@ -6,16 +6,14 @@ import pytest
 
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError, InvalidIdError
-from cdcmeta.ui import databases
-from cdcmeta.ui.databases import (
+from cdcmeta.ui import database_pages
+from cdcmeta.ui.database_pages import (
     COLUMNS_MAX,
     LANES_MAX,
-    database_row,
     document,
-    feed,
-    feed_by_id,
     has_databases,
     list_databases,
+    list_documents,
     winner_body,
 )
 from snapkv.errors import CompactedError
@@ -79,14 +77,14 @@ def test_the_databases_of_a_store_at_each_moment(store, clock):
 
 
 def test_many_documents_are_counted_where_that_is_asked_for(store, monkeypatch):
-    monkeypatch.setattr(databases, "COUNT_MAX", 3)
+    monkeypatch.setattr(database_pages, "COUNT_MAX", 3)
     db = ChangesDB(store, "db").create()
     for n in range(4):
         db.put({"_id": f"d{n}"})
-        row = database_row(store, "db")
+        (row,) = list_databases(store).rows
         assert (row.documents, row.deleted) == ((n + 1, 0) if n < 3 else (None, None))
     db.remove("d0", db.get("d0")["_rev"])
-    row = database_row(store, "db", exact=True)
+    (row,) = list_databases(store, exact=True).rows
     assert (row.documents, row.deleted) == (3, 1)
 
 
@@ -114,13 +112,13 @@ def test_a_feed_at_a_moment_newest_first_and_by_id(store, clock):
     branch(db, "c", rev, "f", 3)
     then = store.resolved()
     db.remove("d3", db.get("d3")["_rev"])
-    now = feed(store, "db")
+    now = list_documents(store, "db")
     assert [(row.id, row.deleted) for row in now.rows[:2]] == [("d3", True), ("c", False)]
 
     expected = db.changes(as_of=then, style="all_docs", descending=True).rows
     found, start, pages = [], "", 0
     while start is not None:
-        page = feed(store, "db", then, start=start, limit=3)
+        page = list_documents(store, "db", then, start=start, limit=3)
         found += page.rows
         start, pages = page.start, pages + 1
     assert pages == 3
@@ -133,13 +131,13 @@ def test_a_feed_at_a_moment_newest_first_and_by_id(store, clock):
 
     listed, start = [], ""
     while start is not None:
-        page = feed_by_id(store, "db", start=start, limit=3)
+        page = list_documents(store, "db", by="id", start=start, limit=3)
         listed += page.rows
         start = page.start
     assert [row.id for row in listed] == ["c", *(f"d{n}" for n in range(7))]
     assert {row.id: row for row in listed} == {row.id: row for row in now.rows}
     with pytest.raises(DatabaseNotFoundError):
-        feed(store, "db", 0)
+        list_documents(store, "db", 0)
 
 
 def test_a_document_with_its_branches_at_a_moment(store):
@@ -205,8 +203,8 @@ def test_a_tree_of_many_revisions_is_bounded(store):
 def test_ids_that_attack_are_data(store, id):
     db = ChangesDB(store, "db").create()
     edited(db, id, id)
-    assert feed(store, "db").rows[0].id == id
-    assert feed_by_id(store, "db", start=id).rows[0].id == id
+    assert list_documents(store, "db").rows[0].id == id
+    assert list_documents(store, "db", by="id", start=id).rows[0].id == id
     assert json.loads(document(store, "db", id).body) == {"value": id}
 
 
@@ -215,7 +213,7 @@ def test_ids_that_cannot_be(store):
     for id in ("", "\udcff", "_hidden"):
         with pytest.raises(InvalidIdError):
             document(store, "db", id)
-    assert feed_by_id(store, "db", start="\udcff").rows == []
+    assert list_documents(store, "db", by="id", start="\udcff").rows == []
 
 
 def test_what_was_compacted(store, clock):
@@ -230,4 +228,4 @@ def test_what_was_compacted(store, clock):
     (row,) = list_databases(store).rows
     assert (row.created, row.documents) == (None, 1)
     with pytest.raises(CompactedError):
-        feed(store, "db", made)
+        list_documents(store, "db", made)

@@ -16,9 +16,8 @@ from cdcmeta.generations import (
 )
 from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
-from cdcmeta.ui.extra import GENERATIONS, has_generations
-from cdcmeta.ui.generations import list_logs, log_at
-from cdcmeta.ui.rings import ARCS_MAX, RING, ring_at
+from cdcmeta.ui import GENERATIONS, has_generations
+from cdcmeta.ui.generation_logs import ARCS_MAX, RING, list_logs, log_at, ring_at
 from snapkv import pack
 
 SMALL = {-(1 << 62): Sharding(2), 0: Sharding(3, 0), 1 << 62: Sharding(1)}

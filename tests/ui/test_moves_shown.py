@@ -6,9 +6,9 @@ import pytest
 
 from cdcmeta import ChangesDB
 from cdcmeta.scheduler.runtime import records
-from cdcmeta.ui import lanes as lanes_module
-from cdcmeta.ui.lanes import lanes
-from cdcmeta.ui.past import edits_back, moves_back
+from cdcmeta.ui import table_moves
+from cdcmeta.ui.database_pages import edits_back
+from cdcmeta.ui.table_moves import lanes, moves_back
 from snapkv.ui import Source
 from snapkv.ui.source import Budget
 
@@ -66,7 +66,7 @@ def moved(store, clock, rng, steps):
 @pytest.mark.long_after(2)
 @pytest.mark.parametrize("window", [3, 1 << 16])
 def test_lanes_between_any_two_moments(store, clock, seed, window, monkeypatch):
-    monkeypatch.setattr(lanes_module, "WINDOW_REVISIONS", window)
+    monkeypatch.setattr(table_moves, "WINDOW_REVISIONS", window)
     rng = random.Random(seed)
     feed = moved(store, clock, rng, 40)
     source = Source(store)
@@ -85,8 +85,8 @@ def test_lanes_between_any_two_moments(store, clock, seed, window, monkeypatch):
 
 
 def test_lanes_say_how_far_they_looked(store, clock, seed, monkeypatch):
-    monkeypatch.setattr(lanes_module, "MOVES_MAX", 3)
-    monkeypatch.setattr(lanes_module, "WINDOW_REVISIONS", 5)
+    monkeypatch.setattr(table_moves, "LANE_MOVES_MAX", 3)
+    monkeypatch.setattr(table_moves, "WINDOW_REVISIONS", 5)
     feed = moved(store, clock, random.Random(seed), 60)
     source, since = Source(store), store.at(revision=feed.created).timestamp
     head = store.at().revision

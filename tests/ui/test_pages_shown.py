@@ -10,10 +10,9 @@ from store.engines import SHARED
 import snapkv
 from cdcmeta.cli.app import main
 from cdcmeta.ui import views
-from cdcmeta.ui.changefeeds import feed_at
-from cdcmeta.ui.databases import feed, list_databases
-from cdcmeta.ui.generations import list_logs
-from cdcmeta.ui.rings import ring_at
+from cdcmeta.ui.changefeed_pages import feed_at
+from cdcmeta.ui.database_pages import list_databases, list_documents
+from cdcmeta.ui.generation_logs import list_logs, ring_at
 from snapkv import format_time, observe
 from snapkv.ui import Redaction
 from snapkv.ui.page_text import as_json
@@ -64,8 +63,8 @@ def test_plain_data_is_what_the_queries_say(served, filled):
     expected = {
         "/databases.json": list_databases(store),
         f"/databases.json?at={filled.empty}": list_databases(store, filled.empty),
-        "/database.json?db=shop": feed(store, "shop"),
-        f"/database.json?db=shop&at={filled.before}&limit=3": feed(
+        "/database.json?db=shop": list_documents(store, "shop"),
+        f"/database.json?db=shop&at={filled.before}&limit=3": list_documents(
             store, "shop", filled.before, limit=3
         ),
         "/generations.json": list_logs(store, time=now),

@@ -8,13 +8,30 @@ import pytest
 
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
-from cdcmeta.ui.databases import revision_tree
-from cdcmeta.ui.extra import tree_picture
-from cdcmeta.ui.generations import GenerationRow
-from cdcmeta.ui.page_requests import HEIGHT, WIDTH, WIDTH_MIN, Bar, Span, lane_picture
-from cdcmeta.ui.ring_picture import ARC_RADIUS, CENTRE, GAP, ring_picture
-from cdcmeta.ui.rings import ARCS_MAX, RING, Arc, KeyRow, RangeRow, Ring
-from cdcmeta.ui.svg import number, picture, printed, shape, text
+from cdcmeta.ui.database_pages import revision_tree, tree_picture
+from cdcmeta.ui.generation_logs import (
+    ARCS_MAX,
+    RING,
+    Arc,
+    GenerationRow,
+    KeyRow,
+    RangeRow,
+    TokenRing,
+)
+from cdcmeta.ui.generation_pages import ARC_RADIUS, CENTRE, GAP, ring_picture
+from cdcmeta.ui.svg import (
+    HEIGHT,
+    WIDTH,
+    WIDTH_MIN,
+    LaneBar,
+    LaneSpan,
+    lane_picture,
+    number,
+    picture,
+    printed,
+    shape,
+    text,
+)
 
 EVIL = '"><script>alert(1)</script>\u202e\0\n\udcff<!--'
 
@@ -37,7 +54,7 @@ def titles(root):
 def ring(arcs, *, streams=4, key=None):
     ranges = sum(arc.ranges for arc in arcs)
     row = GenerationRow(5, None, "operates", "00", ranges, streams, 5, None, None)
-    return Ring("log", row, arcs, [], None, key)
+    return TokenRing("log", row, arcs, [], None, key)
 
 
 def ends(path):
@@ -130,15 +147,15 @@ def bars(svg):
 
 
 def test_bars_are_where_their_times_are():
-    span = Span(1_000, 2_000, 1_500)
+    span = LaneSpan(1_000, 2_000, 1_500)
     found = lane_picture(
         [
-            Bar(900, 1_100, "k0", "clipped at the beginning"),
-            Bar(1_250, None, "k1", "still"),
-            Bar(1_300, 1_300, "k2", "a moment"),
-            Bar(100, 200, "k3", "before"),
-            Bar(2_100, None, "k4", "after"),
-            Bar(2_000, 2_000, "k5", "at the very end"),
+            LaneBar(900, 1_100, "k0", "clipped at the beginning"),
+            LaneBar(1_250, None, "k1", "still"),
+            LaneBar(1_300, 1_300, "k2", "a moment"),
+            LaneBar(100, 200, "k3", "before"),
+            LaneBar(2_100, None, "k4", "after"),
+            LaneBar(2_000, 2_000, "k5", "at the very end"),
         ],
         span,
         "lane",
@@ -154,10 +171,10 @@ def test_bars_are_where_their_times_are():
 
 
 def test_what_was_not_looked_up_is_marked_and_a_moment_outside_is_not():
-    found = lane_picture([], Span(0, 100, 500), EVIL, known_ms=40)
+    found = lane_picture([], LaneSpan(0, 100, 500), EVIL, known_ms=40)
     assert bars(found) == [("unknown", 0.0, 400.0)]
     assert not list(parsed(found).iter("line"))
-    assert bars(lane_picture([Bar(5, 6, "k0", "")], Span(5, 5, 5), "no time at all")) != []
+    assert bars(lane_picture([LaneBar(5, 6, "k0", "")], LaneSpan(5, 5, 5), "no time at all")) != []
 
 
 def test_branches_are_drawn_from_their_parent():
