@@ -31,7 +31,7 @@ PARSED_MAX = 65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(web.Limits):
+class Limits(web.ClientLimits):
     """Limits of a server; each name ends with its unit, or is a count.
 
     Limits of any server's connections are included: `head_s`, `unread_s`, `connections`, `stop_s`.

@@ -10,11 +10,10 @@ pages, adds CouchDB's errors, paths and CORS instead.
 """
 
 from snapkv.web.access import ELSEWHERE, USER, WRONG, ErrorAnswer, HostCheck, LoginCheck
-from snapkv.web.client_connection import Limits
-from snapkv.web.listener import HOST, Listener, check_exposure
+from snapkv.web.client_connection import ClientLimits
+from snapkv.web.http_server import HOST, Listener, Server, check_exposure
 from snapkv.web.login import Cookies, Login, removed
 from snapkv.web.page_protection import FORM, TOKEN, TOKEN_FIELD, TOKEN_HEADER, protected
-from snapkv.web.server import Server
 
 __all__ = [
     "ELSEWHERE",
@@ -25,10 +24,10 @@ __all__ = [
     "TOKEN_HEADER",
     "USER",
     "WRONG",
+    "ClientLimits",
     "Cookies",
     "ErrorAnswer",
     "HostCheck",
-    "Limits",
     "Listener",
     "Login",
     "LoginCheck",

@@ -15,8 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of clients; each name ends with its unit, or is a count."""
+class ClientLimits:
+    """ClientLimits of clients; each name ends with its unit, or is a count."""
 
     head_s: float = 20.0
     """How long a client may take to send the head of a request."""
@@ -34,10 +34,10 @@ QUEUED_MAX = 64
 """Requests that may wait on one connection for the answer to the one before."""
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """A connection with limits on heads, pipelined requests, and unread answers."""
 
-    def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: ClientLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._bare_bytes = 0  # received since the last head or piece of a body

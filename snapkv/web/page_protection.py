@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from snapkv.web.access import SAFE, ErrorAnswer, HostCheck, LoginCheck, is_near
-from snapkv.web.listener import Listener
+from snapkv.web.http_server import Listener
 from snapkv.web.login import Cookies
 
 CONTENT_POLICY = (

@@ -107,7 +107,7 @@ CLIENTS = {
     "markupsafe": {"cdcmeta.ui", "snapkv.ui"},
     "starlette": {"cdcmeta.couch_http", "snapkv.ui", "snapkv.web"},
     "httptools": {"snapkv.web.client_connection"},
-    "uvicorn": {"snapkv.web.client_connection", "snapkv.web.server"},
+    "uvicorn": {"snapkv.web.client_connection", "snapkv.web.http_server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
     "rich": {
         "snapkv.cli",

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from snapkv.web import HOST, Limits, Listener, Login, Server
+from snapkv.web import HOST, ClientLimits, Listener, Login, Server
 
 WAIT_S = 20.0
 """Longer than anything takes that goes well."""
@@ -69,7 +69,7 @@ def serve() -> Iterator[Serve]:
         def start(
             app: Callable[[Listener], ASGIApp],
             login: Login | None = None,
-            limits: Limits | None = None,
+            limits: ClientLimits | None = None,
             stopping: Callable[[], None] = lambda: None,
         ) -> Served:
             started = threading.Event()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 
-from snapkv.web import HOST, Limits
+from snapkv.web import HOST, ClientLimits
 
 from .conftest import WAIT_S, until
 
@@ -46,7 +46,7 @@ def is_closed_to(client: socket.socket) -> bool:
 @pytest.mark.parametrize("first", [b"", HEAD + b"\r\n"])
 def test_a_head_that_comes_byte_by_byte(serve, first):
     """Each byte is in time, all of them are not; also in a second request."""
-    served = serve(hello, limits=Limits(head_s=0.4))
+    served = serve(hello, limits=ClientLimits(head_s=0.4))
     with served.connected() as client:
         if first:
             client.sendall(first)
@@ -55,7 +55,7 @@ def test_a_head_that_comes_byte_by_byte(serve, first):
 
 
 def test_silent_clients_do_not_keep_their_places(serve):
-    served = serve(hello, limits=Limits(head_s=0.4, connections=4))
+    served = serve(hello, limits=ClientLimits(head_s=0.4, connections=4))
     silent = [served.connected() for _ in range(8)]
     try:
         for client in silent:
@@ -68,7 +68,7 @@ def test_silent_clients_do_not_keep_their_places(serve):
 
 
 def test_one_client_too_many_is_answered(serve):
-    served = serve(endless, limits=Limits(connections=2))
+    served = serve(endless, limits=ClientLimits(connections=2))
     with served.http.stream("GET", "/") as first:
         assert first.status_code == 200
         until(lambda: len(served.server.server_state.connections) == 1, "it is not connected")
@@ -78,7 +78,7 @@ def test_one_client_too_many_is_answered(serve):
 
 
 def test_an_answer_that_the_client_does_not_read(serve):
-    served = serve(endless, limits=Limits(unread_s=0.3))
+    served = serve(endless, limits=ClientLimits(unread_s=0.3))
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.connect((HOST, served.server.port))
@@ -89,7 +89,7 @@ def test_an_answer_that_the_client_does_not_read(serve):
 
 def test_a_slow_reader_gets_more(serve):
     """It takes longer than it may read nothing, and reads a little all the time."""
-    served = serve(endless, limits=Limits(unread_s=0.5))
+    served = serve(endless, limits=ClientLimits(unread_s=0.5))
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.settimeout(WAIT_S)
@@ -113,7 +113,7 @@ def test_what_is_not_http(serve):
 
 
 def test_its_end_does_not_wait_for_slow_readers(serve, caplog, capfd):
-    served = serve(endless, limits=Limits(stop_s=0.3))
+    served = serve(endless, limits=ClientLimits(stop_s=0.3))
     with served.connected() as client:
         client.sendall(HEAD + b"\r\n")
         assert client.recv(1)
