@@ -19,13 +19,12 @@ import snapkv
 from benchmarks.harness import Rival, Row, measure, quantile, report, seeded
 from snapkv import ManualClock
 from snapkv.ui import Source
-from snapkv.ui.bar import bar, span_of
-from snapkv.ui.differences import differences
-from snapkv.ui.key_search import search
-from snapkv.ui.source import Budget
-from snapkv.ui.steps import commit_at, steps_back
-from snapkv.ui.tree import level
-from snapkv.ui.versions import versions_back
+from snapkv.ui.commit_list import commit_at, steps_back
+from snapkv.ui.key_differences import differences
+from snapkv.ui.key_listings import level, search
+from snapkv.ui.key_versions import versions_back
+from snapkv.ui.page_source import Budget
+from snapkv.ui.time_bar import bar, span_of
 
 KEYS, COMMITS = 200_000, 100_000
 FIRST_MS, DAYS = 1_790_000_000_000, 30

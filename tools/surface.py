@@ -208,9 +208,9 @@ def routes() -> Iterator[str]:
     """Yield the methods and paths of both servers."""
     from cdcmeta.couch_http.app import ROUTES
     from cdcmeta.ui import views as added
-    from snapkv.ui.app import FIRST, FLEET_FIRST, OF_STORES
-    from snapkv.ui.fleet.views import FLEET_VIEWS
-    from snapkv.ui.views import VIEWS
+    from snapkv.ui.application import FIRST, FLEET_FIRST, OF_STORES
+    from snapkv.ui.fleet.fleet_views import FLEET_VIEWS
+    from snapkv.ui.store_views import VIEWS
 
     for path, methods in ROUTES.items():
         yield f"cdcmeta serve {','.join(sorted(methods))} {path}"

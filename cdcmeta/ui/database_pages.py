@@ -254,7 +254,7 @@ def edits_back(
     limit: int = EDITS_MAX,
     budget: Budget,
 ) -> Edits:
-    """Return the edits of a document up to a moment; costs as `snapkv.ui.versions`."""
+    """Return the edits of a document up to a moment; costs as `snapkv.ui.key_versions`."""
     stored = source.reader.layout.space(space_of(name)).encode(layout.winner_key(id))
     high = source.mark(until).revision
     found = stored_versions_back(source, stored, high, limit=limit, budget=budget)

@@ -73,7 +73,7 @@ def moves_back(
 ) -> Moves:
     """Return which captures a table was on, from a revision down to the one in force at `low`.
 
-    Costs as `snapkv.ui.versions`.
+    Costs as `snapkv.ui.key_versions`.
     """
     space = source.reader.layout.space(records.space_of(cluster))
     stored = space.encode(records.place_key(id, table))

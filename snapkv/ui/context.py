@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from markupsafe import Markup
 
 from snapkv.errors import NotObservedError
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
-from snapkv.ui.bar import ALL, BUCKETS_MAX, Bar, bar, span_of
-from snapkv.ui.contributed import ExtraViews, PresentLinks, installed
-from snapkv.ui.health_strip import Health, KeptHealth
-from snapkv.ui.live import Hub
+from snapkv.ui.extra_views import ExtraViews, PresentLinks, Remembered, installed
+from snapkv.ui.live_commits import LiveCommits
+from snapkv.ui.page_source import Budget, Source, SourceHealth, health
 from snapkv.ui.page_text import axis_time_html, time_html
 from snapkv.ui.rendered import Rendering
-from snapkv.ui.restoring import Restores
-from snapkv.ui.source import Budget, Source
-from snapkv.ui.state import TIMES, State
+from snapkv.ui.restore_preview import Restores
+from snapkv.ui.time_bar import ALL, BUCKETS_MAX, Bar, bar, span_of
+from snapkv.ui.url_state import TIMES, State
 
 CRUMBS_MAX = 20
 """The most parts of a prefix that a page links to."""
@@ -49,9 +48,9 @@ class Site:
 
     source: Source
     rendering: Rendering = field(default_factory=Rendering)
-    health: KeptHealth = field(init=False)
+    health: Remembered[SourceHealth] = field(init=False)
     restores: Restores | None = field(init=False)
-    hub: Hub = field(init=False)
+    hub: LiveCommits = field(init=False)
     present: PresentLinks = field(init=False)
     extra_views: Sequence[ExtraViews] | None = None
     """Views that other packages add; None: the views of all installed packages."""
@@ -60,10 +59,10 @@ class Site:
     membership: Membership | None = None
 
     def __post_init__(self) -> None:
-        self.hub = Hub(self.source)
+        self.hub = LiveCommits(self.source)
         if self.extra_views is None:
             self.extra_views = installed()
-        self.health = KeptHealth(self.source)
+        self.health = Remembered(partial(health, self.source))
         store = self.source.store
         self.present = PresentLinks(self.extra_views, store)
         self.restores = (
@@ -185,7 +184,7 @@ class Context:
     # --- for templates ---
 
     @property
-    def health(self) -> Health:
+    def health(self) -> SourceHealth:
         """The facts of the health strip."""
         return self.site.health()
 

@@ -3,11 +3,11 @@
 from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Event, KeyValue
 from snapkv.reading.history import stamped
-from snapkv.ui.differences import Row, row
+from snapkv.ui.key_differences import Row, row
+from snapkv.ui.key_versions import Versions, stored_versions_back
+from snapkv.ui.page_source import Budget
 from snapkv.ui.page_text import escaped
-from snapkv.ui.source import Budget
-from snapkv.ui.versions import Versions, stored_versions_back
-from snapkv.ui.views import way_of
+from snapkv.ui.store_views import way_of
 
 __all__ = [
     "Budget",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -11,7 +12,6 @@ from urllib.parse import quote, unquote
 from markupsafe import Markup, escape
 
 from snapkv.times import format_time, pack
-from snapkv.ui.export import text_json, value_json
 
 KEY_CHARS_MAX = 600
 LINE_CHARS_MAX = 4_000
@@ -126,6 +126,19 @@ def duration_text(ms: int | None) -> str:
         if abs(ms) >= 2 * factor or (unit == "s" and abs(ms) >= factor):
             return f"{ms / factor:.1f} {unit}"
     return f"{ms} ms"
+
+
+def value_json(value: bytes) -> str | dict[str, str]:
+    """Return a value for JSON: its text when it is UTF-8, else base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def text_json(text: str) -> str | dict[str, str]:
+    """Return a key or another text for JSON, as `value_json`: other bytes are escaped in it."""
+    return text if text.isascii() else value_json(text.encode(errors="surrogateescape"))
 
 
 class LongTexts:

@@ -14,13 +14,12 @@ from snapkv import errors
 from snapkv._version import __version__
 from snapkv.times import format_time, physical_ms
 from snapkv.ui import page_text, rendered
-from snapkv.ui.bar import PRESETS
 from snapkv.ui.context import Context
-from snapkv.ui.contributed import ExtraViews
-from snapkv.ui.fleet.context import FleetContext
-from snapkv.ui.fleet.site import FleetSite
-from snapkv.ui.state import State
-from snapkv.ui.views import Page
+from snapkv.ui.extra_views import ExtraViews
+from snapkv.ui.fleet.site import FleetContext, FleetSite
+from snapkv.ui.store_views import Page
+from snapkv.ui.time_bar import PRESETS
+from snapkv.ui.url_state import State
 
 PAGE_BYTES_MAX = 2 << 20
 """The most bytes of a page, or of its JSON; of all answers but downloads and events."""

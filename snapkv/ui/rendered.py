@@ -10,8 +10,8 @@ from snapkv.errors import InvalidOptionError
 from snapkv.model import Version
 from snapkv.rendering import Blame, Decoded, Decoder, Line, blame, compare, decode, preview
 from snapkv.rendering.text_lines import View
-from snapkv.ui.differences import Row
-from snapkv.ui.tree import KUBERNETES
+from snapkv.ui.key_differences import Row
+from snapkv.ui.key_listings import KUBERNETES
 
 WAYS: tuple[View, ...] = get_args(View)
 LINES_MAX = 500

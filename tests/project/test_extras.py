@@ -190,7 +190,7 @@ def test_a_page_names_the_extra_that_it_lacks() -> None:
 from cdcmeta.ui import views
 import snapkv
 from snapkv.ui import Context, Site, Source
-from snapkv.ui.state import State
+from snapkv.ui.url_state import State
 with snapkv.open("memory:") as store:
     site = Site(Source(store), extra_views=[views])
     print(views.views["/databases"](Context(site, State("/databases"))).title)

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from snapkv import ManualClock
-from snapkv.ui.source import Budget
+from snapkv.ui.page_source import Budget
 
 KEYS = [
     *("a", "a/1", "a/2", "a/b/1", "a/b/2", "a/b/c/1", "a0", "a//", "b/", "b/x", "c"),

@@ -10,7 +10,7 @@ from cdcmeta.ui import table_moves
 from cdcmeta.ui.database_pages import edits_back
 from cdcmeta.ui.table_moves import lanes, moves_back
 from snapkv.ui import Source
-from snapkv.ui.source import Budget
+from snapkv.ui.page_source import Budget
 
 from .placing import Placing
 

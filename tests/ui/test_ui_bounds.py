@@ -10,10 +10,10 @@ import pytest
 import snapkv
 from snapkv import ManualClock
 from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX
-from snapkv.ui import FleetSite, rendered, versions, views
-from snapkv.ui.fleet.views import FLEET_VIEWS
+from snapkv.ui import FleetSite, key_versions, rendered, store_views
+from snapkv.ui.fleet.fleet_views import FLEET_VIEWS
 from snapkv.ui.pages import PAGE_BYTES_MAX
-from snapkv.ui.views import VIEWS
+from snapkv.ui.store_views import VIEWS
 
 from .served import FleetServed, Page, Served, crawled
 
@@ -131,8 +131,8 @@ def test_every_answer_is_at_most_the_bound(hostile: str, monkeypatch: pytest.Mon
         blamed[0] += sum(len(each.value or b"") for each in found)
         return original_blame(found, *more)
 
-    original, original_blame = versions.puts_back, rendered.blame
-    monkeypatch.setattr(versions, "puts_back", puts_back)
+    original, original_blame = key_versions.puts_back, rendered.blame
+    monkeypatch.setattr(key_versions, "puts_back", puts_back)
     monkeypatch.setattr(rendered, "blame", blame)
     calls = dict.fromkeys(VIEWS, 0)
     for path, view in VIEWS.items():
@@ -150,8 +150,8 @@ def test_every_answer_is_at_most_the_bound(hostile: str, monkeypatch: pytest.Mon
             assert len(answer.content) <= PAGE_BYTES_MAX, f"{url[:200]}: {len(answer.content):,}"
             made = max(1, sum(calls.values()) - sum(before.values()))
             assert made <= 4, f"{url[:200]} was made {made} times"
-            assert read[0] <= made * 3 * versions.VERSIONS_BYTES_MAX, url[:200]
-            assert blamed[0] <= made * views.BLAMED_VERSIONS_BYTES_MAX, url[:200]
+            assert read[0] <= made * 3 * key_versions.VERSIONS_BYTES_MAX, url[:200]
+            assert blamed[0] <= made * store_views.BLAMED_VERSIONS_BYTES_MAX, url[:200]
 
 
 @pytest.mark.parametrize("pages_max", [3, pytest.param(12, marks=pytest.mark.long)])

@@ -8,7 +8,7 @@ import pytest
 
 import snapkv
 from snapkv.ui import ExtraViews
-from snapkv.ui.contributed import installed
+from snapkv.ui.extra_views import installed
 
 from .served import Served
 

@@ -4,7 +4,7 @@ import pytest
 
 import snapkv
 from snapkv.times import format_time
-from snapkv.ui.source import Source
+from snapkv.ui.page_source import Source
 
 from .browsing import Person
 from .served import Served

@@ -102,7 +102,7 @@ def test_a_time_is_typed_as_on_other_pages(served, shop):
 
 
 def test_many_members_are_on_many_pages(served, fleet, shop, monkeypatch):
-    monkeypatch.setattr("snapkv.ui.fleet.context.MEMBERS_MAX", 2)
+    monkeypatch.setattr("snapkv.ui.fleet.site.MEMBERS_MAX", 2)
     first = f"/?at={shop.stamps[-1]}"
     url, found = first, []
     while url is not None:
@@ -167,7 +167,7 @@ def test_pages_of_changes_go_on_where_the_one_before_ended(served, fleet, shop, 
     a, b = shop.stamps[2], shop.stamps[-3]
     everything = wanted(fleet, a, b)
     for members_max, budget_s in ((50, 10.0), (2, 10.0), (50, 0.0)):
-        monkeypatch.setattr("snapkv.ui.fleet.context.MEMBERS_MAX", members_max)
+        monkeypatch.setattr("snapkv.ui.fleet.site.MEMBERS_MAX", members_max)
         monkeypatch.setattr(served.fleet_site, "budget_s", budget_s)
         pages = list(pages_of(served, f"/changes.json?from={a}&at={b}&limit=3"))
         assert rows_of(pages) == everything, SEED

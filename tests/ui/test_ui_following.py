@@ -90,11 +90,11 @@ def test_a_page_says_that_the_engine_does_not_answer(browser, axe, etcd):
 
 
 def test_a_page_that_the_server_did_not_take_asks_again(person, store, served, monkeypatch):
-    monkeypatch.setattr("snapkv.ui.server_events.FOLLOWERS_MAX", 0)
+    monkeypatch.setattr("snapkv.ui.live_commits.FOLLOWERS_MAX", 0)
     page = person.open("/live")
     page.get_by_text("the server does not take this page now").wait_for()
     store.commit(puts={"c": b"1"}, note="meanwhile")
-    monkeypatch.setattr("snapkv.ui.server_events.FOLLOWERS_MAX", 1)
+    monkeypatch.setattr("snapkv.ui.live_commits.FOLLOWERS_MAX", 1)
     page.get_by_text("following", exact=True).wait_for()
     page.get_by_text("meanwhile").wait_for()
     assert all("503" in each for each in person.complaints)

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from snapkv.ui.live import Hub
-from snapkv.ui.source import Source
+from snapkv.ui.live_commits import LiveCommits
+from snapkv.ui.page_source import Source
 
 from .served import WAIT_S, Served
 
@@ -136,7 +136,7 @@ def test_a_follower_of_a_prefix_gets_the_keys_there_of_large_commits(store, serv
 
 
 def test_the_keys_that_are_kept_are_bounded(store):
-    hub, woken = Hub(Source(store), keys_max=10), threading.Semaphore(0)
+    hub, woken = LiveCommits(Source(store), keys_max=10), threading.Semaphore(0)
     number, _ = hub.join(woken.release, store.resolved())
     try:
         made = [store.commit(puts={f"{n}/{k}": b"1" for k in range(4)}).ts for n in range(5)]
@@ -165,7 +165,7 @@ def test_many_followers_share_one_watch(store, served, follow):
 
 
 def test_a_follower_that_is_too_far_behind_learns_of_the_gap(store):
-    hub = Hub(Source(store), events_max=4)
+    hub = LiveCommits(Source(store), events_max=4)
     woken = threading.Semaphore(0)
     number, gap = hub.join(woken.release, store.resolved())
     try:
@@ -207,7 +207,7 @@ def test_the_server_ends_while_followers_wait(store):
 
 
 def test_the_watch_ends_after_its_last_follower(store):
-    hub = Hub(Source(store), linger_s=0.0)
+    hub = LiveCommits(Source(store), linger_s=0.0)
     woken = threading.Event()
     hub.join(woken.set, None)
     thread = hub._thread

@@ -8,15 +8,14 @@ import pytest
 from snapkv import pack
 from snapkv.errors import CompactedError, InvalidOptionError, InvalidTimeError, StoreRestoredError
 from snapkv.times import physical_ms
-from snapkv.ui.bar import bar, span_of
-from snapkv.ui.differences import child_of, differences, kind_of
-from snapkv.ui.key_search import search
+from snapkv.ui.commit_list import commit_at, steps_back, steps_on
+from snapkv.ui.key_differences import child_of, differences, kind_of
+from snapkv.ui.key_listings import level, search
+from snapkv.ui.key_versions import versions_back
+from snapkv.ui.page_source import Source
 from snapkv.ui.pages import status_of
-from snapkv.ui.source import Source
-from snapkv.ui.state import State
-from snapkv.ui.steps import commit_at, steps_back, steps_on
-from snapkv.ui.tree import level
-from snapkv.ui.versions import versions_back
+from snapkv.ui.time_bar import bar, span_of
+from snapkv.ui.url_state import State
 
 from .histories import KEYS, none, plenty, write
 from .served import Served

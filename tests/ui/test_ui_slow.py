@@ -5,7 +5,7 @@ from urllib.parse import quote
 import pytest
 from store.wrapping import Slow, wrap_engines
 
-from snapkv.ui import differences
+from snapkv.ui import key_differences
 
 from .served import Served
 
@@ -63,7 +63,7 @@ def test_a_filter_that_found_nothing_yet_does_not_say_that_there_is_no_key(serve
 
 @pytest.mark.parametrize(("view", "to"), [("list", "after"), ("tree", "looked_to")])
 def test_each_page_of_changes_looks_at_keys_and_leads_on(served, monkeypatch, view, to):
-    monkeypatch.setattr(differences, "LOOKED_MIN", 5)
+    monkeypatch.setattr(key_differences, "LOOKED_MIN", 5)
     url = f"/changes?view={view}&limit=5&from=rev:1&at=now"
     pages = walked(served, url, "/changes", to)
     assert len(pages) == -(-4 * FOLDERS // 5)

@@ -14,12 +14,12 @@ import snapkv
 from snapkv.engine.contract import Put
 from snapkv.store.observe import observe
 from snapkv.times import physical_ms
-from snapkv.ui.bar import bar, span_of
-from snapkv.ui.differences import differences
-from snapkv.ui.source import Source
-from snapkv.ui.steps import commit_at, steps_back, steps_on
-from snapkv.ui.tree import level
-from snapkv.ui.versions import versions_back
+from snapkv.ui.commit_list import commit_at, steps_back, steps_on
+from snapkv.ui.key_differences import differences
+from snapkv.ui.key_listings import level
+from snapkv.ui.key_versions import versions_back
+from snapkv.ui.page_source import Source
+from snapkv.ui.time_bar import bar, span_of
 
 from .histories import KEYS, plenty, write
 from .served import Served, crawled

@@ -8,7 +8,7 @@ from itertools import pairwise
 from snapkv.errors import InvalidOptionError
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.times import duration_ms, pack, physical_ms
-from snapkv.ui.source import Source
+from snapkv.ui.page_source import Source
 
 BUCKETS_MAX = 160
 _S, _M, _H, _D = 1_000, 60_000, 3_600_000, 86_400_000

@@ -10,7 +10,7 @@ from snapkv.errors import CompactedError
 from snapkv.model import Version
 from snapkv.reading.history import WINDOW_REVISIONS, events_between, puts_back, stamped
 from snapkv.times import When
-from snapkv.ui.source import Budget, Source
+from snapkv.ui.page_source import Budget, Source
 
 VERSIONS_MAX = 50
 VERSIONS_BYTES_MAX = 16 << 20

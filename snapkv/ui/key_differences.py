@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from snapkv.base.waiting import check_in_time
 from snapkv.engine.contract import PAIRS
 from snapkv.reading.sources import Both, both_read, both_scanned
 from snapkv.reading.sources import Source as Moment
 from snapkv.times import When
-from snapkv.ui.source import Budget, Source
+from snapkv.ui.page_source import Budget, Source
 
 ROWS_MAX = 200
 VALUES_BYTES_MAX = 8 << 20
@@ -72,8 +73,8 @@ class Differences:
 
 def differences(
     source: Source,
-    before: When | None,
-    after: When | None,
+    before: When | Moment | None,
+    after: When | Moment | None,
     prefix: str = "",
     *,
     start: str | None = None,
@@ -82,39 +83,17 @@ def differences(
     children_max: int = CHILDREN_MAX,
     budget: Budget,
 ) -> Differences:
-    """Return what differs between two moments; `start` continues after a key.
+    """Return what differs between two moments or states; `start` continues after a key.
 
     If few commits lie between them, their changes are replayed and everything is counted. Otherwise
     both states are compared in key order until the page is full and the time is used up.
     """
-    reader = source.reader
-    a, b = reader.source(before, None, False), reader.source(after, None, False)
-    return compared(
-        source,
-        a,
-        b,
-        prefix,
-        start=start,
-        until=until,
-        limit=limit,
-        children_max=children_max,
-        budget=budget,
+    a, b = (
+        source.reader.source(each, None, False)
+        if isinstance(each, int | str | datetime | None)
+        else each
+        for each in (before, after)
     )
-
-
-def compared(
-    source: Source,
-    a: Moment,
-    b: Moment,
-    prefix: str = "",
-    *,
-    start: str | None = None,
-    until: bytes | None = None,
-    limit: int = ROWS_MAX,
-    children_max: int = CHILDREN_MAX,
-    budget: Budget,
-) -> Differences:
-    """Return what differs between two states of a source; see `differences`."""
     prefix = prefix or source.root
     low, high = source.span(prefix)
     low = low if start is None else max(low, source.encode(start) + b"\0")

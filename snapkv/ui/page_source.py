@@ -1,10 +1,10 @@
-"""The source of a page: an open store, an archive, or the keys that an observed prefix selects."""
+"""The source of a page: an open store, an archive, or observed keys; and its health."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from snapkv.base.waiting import monotonic
@@ -15,9 +15,18 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
 from snapkv.store.observe import Keys
+from snapkv.store.recorder_watermarks import watermarks
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import compaction_error
-from snapkv.times import When, end_of_ms, is_digits, physical_ms, revision_of, understood
+from snapkv.times import (
+    When,
+    end_of_ms,
+    format_time,
+    is_digits,
+    physical_ms,
+    revision_of,
+    understood,
+)
 
 TYPED_CHARS_MAX = 80
 ORDINALS_MAX = 20_000
@@ -219,3 +228,68 @@ class Source:
     def command(self, *words: str) -> str:
         """Return the line of the command that shows the same in a terminal."""
         return shlex.join(["snapkv", *words, *self.words])
+
+
+# --- health: how fresh a source is, how far back it goes, and how large it is ---
+
+
+@dataclass(frozen=True, slots=True)
+class SourceHealth:
+    """Facts that cost a few round trips; times are timestamps, lags milliseconds.
+
+    `skew_ms` is by how much this machine's clock is ahead of the server's (None: embedded),
+    `archive_lag_ms` how far the recording that is furthest behind is behind the newest commit.
+    """
+
+    newest: int
+    revision: int
+    commits: int
+    resolved: int
+    lag_ms: int
+    skew_ms: int | None
+    earliest: int | None
+    recordings: tuple[tuple[str, int], ...]
+    archive_lag_ms: int | None
+    size_bytes: int | None
+    engine: dict[str, int | str]
+    writable: bool
+
+    def as_json(self) -> dict[str, object]:
+        """Return them for JSON."""
+        first = {"newest": "", "newest_time": format_time(self.newest)}
+        times = {"newest": self.newest, "resolved": self.resolved, "earliest": self.earliest}
+        texts = {name: None if at is None else str(at) for name, at in times.items()}
+        recordings = {into: format_time(timestamp) for into, timestamp in self.recordings}
+        return first | asdict(self) | texts | {"recordings": recordings}
+
+
+SIZES = ("db_size_in_use", "used_bytes", "db_size", "bytes")
+
+
+def health(source: Source) -> SourceHealth:
+    """Return the facts of now; a few round trips."""
+    reader = source.reader
+    head = reader.timeline.head()
+    engine = reader.engine.info()
+    server = reader.engine.server_time_ms()
+    skew = (
+        reader.clock.now_ms() - server[0] if server is not None and reader.engine.remote else None
+    )
+    copied = [] if source.observed else watermarks(reader.engine, reader.layout)
+    newest_ms = physical_ms(head.timestamp)
+    behind = [newest_ms - physical_ms(each.timestamp) for each in copied]
+    size = next((engine[name] for name in SIZES if name in engine), None)
+    return SourceHealth(
+        head.timestamp,
+        head.revision,
+        head.ordinal - 1,
+        head.timestamp,
+        max(0, reader.clock.now_ms() - newest_ms),
+        skew,
+        source.earliest(),
+        tuple((each.into, each.timestamp) for each in copied),
+        max(behind, default=None) if behind else None,
+        size if isinstance(size, int) else None,
+        engine,
+        source.writable,
+    )

@@ -13,8 +13,8 @@ from snapkv.reading.history import bounds, windows_back
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
-from snapkv.ui.differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Row, row
-from snapkv.ui.source import Budget, Source
+from snapkv.ui.key_differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Row, row
+from snapkv.ui.page_source import Budget, Source
 
 STEPS_MAX = 50
 CHUNK_COMMITS, CHUNK_COMMITS_MAX = 64, 4_096
@@ -22,12 +22,15 @@ CHUNK_COMMITS, CHUNK_COMMITS_MAX = 64, 4_096
 NAMES_MAX = 3
 """The most keys that a list names of one commit."""
 
-Wanted = Callable[["Step"], bool]
-"""Which steps a page shows; without it, steps that changed a key, or have a note."""
+Wanted = Callable[["CommitSummary"], bool]
+"""Which commits a page shows.
+
+By default, these are with a prefix the commits that changed a key with it, else all but ticks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CommitSummary:
     """A commit, or a write of another program: its time, writer, note, and what it did.
 
     `counts` are of `+ ~ -`, `names` some of the keys. `spaces` counts changes in a store's spaces.
@@ -58,14 +61,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class CommitList:
     """A page of steps. `following` is the revision from which the next page goes on.
 
     It is None at the end of what is left. `complete` is False if the time was used up before the
     page was full.
     """
 
-    steps: list[Step]
+    steps: list[CommitSummary]
     following: int | None
     complete: bool
 
@@ -79,24 +82,24 @@ def steps_back(
     wanted: Wanted | None = None,
     limit: int = STEPS_MAX,
     budget: Budget,
-) -> Steps:
+) -> CommitList:
     """Return commits up to a moment, newest first, that changed keys with the prefix.
 
     Two watches for each chunk of commits.
     """
     wanted = wanted or _shown(prefix)
     low = _lowest(source) if since is None else source.mark(since)
-    found: list[Step] = []
+    found: list[CommitSummary] = []
     chunks = CHUNK_COMMITS, CHUNK_COMMITS_MAX
     for after, high in windows_back(source.reader, low, source.mark(until), *chunks):
         for step in reversed(list(_between(source, after, high, prefix))):
             if wanted(step):
                 found.append(step)
                 if len(found) == limit:
-                    return Steps(found, step.revision - 1, complete=True)
+                    return CommitList(found, step.revision - 1, complete=True)
         if budget.over and after.revision > low.revision:
-            return Steps(found, after.revision, complete=False)
-    return Steps(found, None, complete=True)
+            return CommitList(found, after.revision, complete=False)
+    return CommitList(found, None, complete=True)
 
 
 def steps_on(
@@ -107,12 +110,12 @@ def steps_on(
     wanted: Wanted | None = None,
     limit: int = 1,
     budget: Budget,
-) -> Steps:
+) -> CommitList:
     """Return commits after a moment, oldest first; otherwise as `steps_back`."""
     wanted = wanted or _shown(prefix)
     low, size = source.mark(since), CHUNK_COMMITS
     head = source.reader.policy.now().mark
-    found: list[Step] = []
+    found: list[CommitSummary] = []
     while low.revision < head.revision:
         last = min(head.ordinal, low.ordinal + size)
         high = head if last == head.ordinal else source.reader.timeline.by_ordinal(last)
@@ -120,11 +123,11 @@ def steps_on(
             if wanted(step):
                 found.append(step)
                 if len(found) == limit:
-                    return Steps(found, step.revision, complete=True)
+                    return CommitList(found, step.revision, complete=True)
         low, size = high, min(4 * size, CHUNK_COMMITS_MAX)
         if budget.over:
-            return Steps(found, low.revision, complete=False)
-    return Steps(found, None, complete=True)
+            return CommitList(found, low.revision, complete=False)
+    return CommitList(found, None, complete=True)
 
 
 def _shown(prefix: str) -> Wanted:
@@ -137,13 +140,13 @@ def _lowest(source: Source) -> Mark:
     return low
 
 
-def _between(source: Source, low: Mark, high: Mark, prefix: str) -> Iterator[Step]:
+def _between(source: Source, low: Mark, high: Mark, prefix: str) -> Iterator[CommitSummary]:
     start, end = source.span(prefix) if prefix else source.own_span()
     for each in changed(source.reader, start, end, low, high):
         yield step_of(source, each)
 
 
-def step_of(source: Source, found: CommitChanges) -> Step:
+def step_of(source: Source, found: CommitChanges) -> CommitSummary:
     """Return a commit and what it did as a step."""
     mark, stamp, touched = found
     counts: Counter[str] = Counter()
@@ -158,7 +161,7 @@ def step_of(source: Source, found: CommitChanges) -> Step:
             if len(names) < NAMES_MAX:
                 names.append((kind, source.decode(each.last.kv.key)))
     writer, note, fence = _who(stamp)
-    return Step(
+    return CommitSummary(
         mark.revision,
         mark.timestamp,
         writer,
@@ -208,7 +211,7 @@ class CommitPage:
     page begins behind the key `after`, None at the end.
     """
 
-    step: Step
+    step: CommitSummary
     rows: list[Row]
     more: int
     since: int
@@ -228,7 +231,9 @@ def commit_at(
     start, end = source.span(prefix) if prefix else source.own_span()
     found: list[CommitChanges] = list(changed(source.reader, start, end, low, mark))
     if not found:
-        return CommitPage(Step(mark.revision, mark.timestamp, None, None), [], 0, low.revision)
+        return CommitPage(
+            CommitSummary(mark.revision, mark.timestamp, None, None), [], 0, low.revision
+        )
     whole = _joined(found)
     first = b"" if after is None else source.encode(after) + b"\0"
     own = (each for each in whole.touched if is_own(source, each))

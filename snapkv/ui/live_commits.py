@@ -1,12 +1,16 @@
-"""Following a source: one watch in one thread, and any number of followers that read its ring."""
+"""Following a source: one watch in one thread, and the event streams of any number of pages."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import anyio.to_thread
 
 from snapkv.base.waiting import monotonic
 from snapkv.errors import (
@@ -20,7 +24,7 @@ from snapkv.model import Change, Changes
 from snapkv.reading.deadline import within
 from snapkv.reading.watch import Watch
 from snapkv.times import format_time
-from snapkv.ui.source import Source
+from snapkv.ui.page_source import Source
 
 EVENTS_MAX = 1_024
 """The most commits that are kept for followers; one that is further behind has a gap."""
@@ -46,7 +50,7 @@ class Touch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LiveEvent:
     """A commit with all its keys, or a gap: commits up to `timestamp` that the watch lost."""
 
     timestamp: int
@@ -58,7 +62,7 @@ class Event:
     first: int = 0
     gap: str | None = None
 
-    def of(self, prefix: str) -> Event | None:
+    def of(self, prefix: str) -> LiveEvent | None:
         """Return what a follower of a prefix is shown of it, None if it has nothing there.
 
         That are the first keys with the prefix, the number of `more`, and the `first` and the last
@@ -78,8 +82,8 @@ class Event:
         )
 
 
-class Hub:
-    """The newest commits, and a thread that waits for more while a page follows.
+class LiveCommits:
+    """The newest commits of a source, and a thread that waits for more while a page follows.
 
     Safe for threads. A follower has no queue of its own: it has the number of the event that it
     wants next, so a slow one costs no memory, and finds out that it missed some.
@@ -94,7 +98,7 @@ class Hub:
         linger_s: float = LINGER_S,
     ) -> None:
         self._source, self._linger_s = source, linger_s
-        self._events: deque[Event] = deque()
+        self._events: deque[LiveEvent] = deque()
         self._events_max, self._keys_max, self._keys = events_max, keys_max, 0
         self._first = 0  # the number of the oldest event that is kept
         self._wakers: set[Callable[[], None]] = set()
@@ -126,7 +130,7 @@ class Hub:
             self._wakers.discard(waker)
             self._left_at = monotonic()
 
-    def after(self, number: int) -> tuple[list[Event], int, bool]:
+    def after(self, number: int) -> tuple[list[LiveEvent], int, bool]:
         """Return the events from a number on, the number after them, and whether some are lost."""
         with self._lock:
             lost = number < self._first
@@ -239,7 +243,7 @@ class Hub:
             else:
                 self._report(None)
                 if compacted:
-                    self._add(Event(watch.timestamp, gap=f"{error}"))
+                    self._add(LiveEvent(watch.timestamp, gap=f"{error}"))
                 self._watch = watch
                 return watch
         return None
@@ -256,7 +260,7 @@ class Hub:
                 return True
             return False
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: LiveEvent) -> None:
         with self._lock:
             self._events.append(event)
             self._keys += len(event.keys)
@@ -277,11 +281,11 @@ class Hub:
             wake()
 
 
-def event_of(found: Changes[str]) -> Event:
+def event_of(found: Changes[str]) -> LiveEvent:
     """Return a commit of a watch as an event."""
     commit = found.commit
     keys = tuple(map(_key, found.changes))
-    return Event(commit.ts, commit.revision, commit.writer, commit.note, keys)
+    return LiveEvent(commit.ts, commit.revision, commit.writer, commit.note, keys)
 
 
 def _key(change: Change[str]) -> Touch:
@@ -289,7 +293,7 @@ def _key(change: Change[str]) -> Touch:
     return Touch(change.key, size, change.commit.revision)
 
 
-def as_fields(event: Event) -> dict[str, object]:
+def as_fields(event: LiveEvent) -> dict[str, object]:
     """Return an event as a JSON object; times as text."""
     return {
         "timestamp": str(event.timestamp),
@@ -301,3 +305,93 @@ def as_fields(event: Event) -> dict[str, object]:
         "keys": [each._asdict() for each in event.keys],
         "more": event.more,
     }
+
+
+# --- server-sent events: what pages that follow are sent, and how they wait ---
+
+FOLLOWERS_MAX = 200
+BEAT_S = 15.0
+"""After so long without an event, a comment is sent: it finds connections that ended."""
+RETRY_MS = 2_000
+
+
+class EventStreams:
+    """The streams of all pages that follow a server, in one event loop."""
+
+    def __init__(self) -> None:
+        self._woken: set[asyncio.Event] = set()
+        self._closed = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the server takes no more followers."""
+        return len(self._woken) >= FOLLOWERS_MAX
+
+    async def events(
+        self, commits: LiveCommits, since: int | None, prefix: str
+    ) -> AsyncIterator[bytes]:
+        """Yield what a follower of commits after `since` (None: now) is sent, until it leaves."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(woken.set)
+
+        self._woken.add(woken)
+        try:
+            yield b"retry: %d\n\n" % RETRY_MS
+            try:
+                number, gap = await anyio.to_thread.run_sync(commits.join, wake, since)
+            except SnapKVError as e:
+                yield _sent("gap", {"reason": str(e)})
+                return
+            if gap is not None:
+                yield _sent("gap", {"reason": gap})
+            trouble: str | None = None
+            while not self._closed:
+                woken.clear()
+                if commits.trouble != trouble:
+                    trouble = commits.trouble
+                    yield _sent("trouble", {"reason": trouble})
+                events, number, lost = commits.after(number)
+                if lost:
+                    yield _sent("gap", {"reason": "this page was too slow for all commits"})
+                for event in events:
+                    if (part := _event(event, since, prefix)) is not None:
+                        yield part
+                if not events and not await _waited(woken):
+                    yield b": \n\n"
+        finally:
+            self._woken.discard(woken)
+            commits.leave(wake)
+
+    def close(self) -> None:
+        """End all followers; called in the event loop."""
+        self._closed = True
+        for woken in self._woken:
+            woken.set()
+
+
+async def _waited(woken: asyncio.Event) -> bool:
+    """Wait until something happens; return False if nothing does for a while."""
+    try:
+        await asyncio.wait_for(woken.wait(), BEAT_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _event(event: LiveEvent, since: int | None, prefix: str) -> bytes | None:
+    """Return what a follower is sent of an event, None for nothing."""
+    if event.gap is not None:
+        return _sent("gap", {"reason": event.gap}, event.timestamp)
+    if since is not None and event.timestamp <= since:
+        return None
+    found = event.of(prefix)
+    return None if found is None else _sent("commit", as_fields(found), found.timestamp)
+
+
+def _sent(kind: str, fields: dict[str, object], number: int | None = None) -> bytes:
+    """Return an event; its data is JSON in ASCII on one line."""
+    head = f"id: {number}\n" if number is not None else ""
+    return f"{head}event: {kind}\ndata: {json.dumps(fields)}\n\n".encode()

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapkv.ui import rendered
 from snapkv.ui.context import word_of
-from snapkv.ui.differences import CHANGED, ROWS_MAX, Row
-from snapkv.ui.fleet.context import FleetContext
-from snapkv.ui.fleet.differences import FleetDifferences, fleet_differences
-from snapkv.ui.fleet.member_moments import cut, newest_cut
-from snapkv.ui.fleet.member_states import fleet_page
-from snapkv.ui.fleet.values import SameValue, fleet_values
-from snapkv.ui.views import OPEN_BYTES_MAX, OPEN_MAX, SEEKING, Page
+from snapkv.ui.fleet.member_answers import (
+    FleetDifferences,
+    SameValue,
+    fleet_differences,
+    fleet_page,
+    fleet_values,
+    moment_at,
+    newest_moment,
+)
+from snapkv.ui.fleet.site import FleetContext
+from snapkv.ui.key_differences import CHANGED, ROWS_MAX, Row
+from snapkv.ui.store_views import (
+    OPEN_BYTES_MAX,
+    OPEN_MAX,
+    SEEKING,
+    Page,
+    open_rows,
+    prefix_words,
+    way_of,
+)
 
 STALE = ("--behind", "stale")
 """What commands do about members that are not final, as these pages do."""
@@ -29,9 +41,9 @@ def members(c: FleetContext) -> Page:
 def changes(c: FleetContext) -> Page:
     """Show what differs on the members between the beginning of the range and the moment."""
     shown = c.shown
-    before = cut(c.site.fleet, shown, c.since)
+    before = moment_at(c.site.fleet, shown, c.since)
     names = [name for name in shown if name not in before.failed]
-    make = newest_cut if c.at is None else cut
+    make = newest_moment if c.at is None else moment_at
     after = make(c.site.fleet, names, c.until)
     found = fleet_differences(
         c.site,
@@ -44,26 +56,16 @@ def changes(c: FleetContext) -> Page:
         budget=c.budget(SEEKING),
     )
     words = ["diff", word_of(found.since or c.since), word_of(found.until or c.until), *STALE]
-    prefix = ["--prefix", c.state["prefix"]] if c.state["prefix"] else []
     more = {"open": opened(c, found), "way": way_of(c)}
-    return Page("fleet/changes.html", "Changes", found, more, c.command(*words, *prefix))
-
-
-def way_of(c: FleetContext) -> str:
-    """Return how differences are shown."""
-    return c.state.choice("show", *rendered.WAYS)
+    return Page("fleet/changes.html", "Changes", found, more, c.command(*words, *prefix_words(c)))
 
 
 def opened(c: FleetContext, found: FleetDifferences) -> dict[str, set[str]]:
     """Return the keys of each member whose differences are open from the beginning."""
+    rows = [(each.member, row) for each in found.members for row in each.rows]
     opened: dict[str, set[str]] = {each.member: set() for each in found.members}
-    number, left = 0, c.state.part(OPEN_BYTES_MAX)
-    for each in found.members:
-        for row in each.rows:
-            number, left = number + 1, left - (row.before_size or 0) - (row.after_size or 0)
-            if number > OPEN_MAX or left < 0 or not row.whole:
-                return opened
-            opened[each.member].add(row.key)
+    for member, row in rows[: open_rows(c, [row for _, row in rows])]:
+        opened[member].add(row.key)
     return opened
 
 
@@ -72,7 +74,7 @@ def values(c: FleetContext) -> Page:
     key = c.state["key"]
     if not key:
         return Page("fleet/key.html", "One key", None)
-    make = newest_cut if c.at is None else cut
+    make = newest_moment if c.at is None else moment_at
     found = fleet_values(c.site, make(c.site.fleet, c.shown, c.until), key, c.following)
     words = ["get", key, "--at", word_of(found.timestamp or c.until), *STALE]
     more = {"shown": opened_values(c, key, found.values), "way": way_of(c)}

@@ -12,9 +12,9 @@ from snapkv.model import Commit, HeadAt
 from snapkv.store.restoring import Plan, planned
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
-from snapkv.ui.differences import VALUES_BYTES_MAX, Row, kind_of, row
-from snapkv.ui.source import Budget, Source
-from snapkv.ui.steps import steps_on
+from snapkv.ui.commit_list import steps_on
+from snapkv.ui.key_differences import VALUES_BYTES_MAX, Row, kind_of, row
+from snapkv.ui.page_source import Budget, Source
 
 ROWS_MAX = 500
 TRIES = 8

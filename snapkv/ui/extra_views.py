@@ -1,11 +1,11 @@
-"""Views that other packages add to the page.
+"""Views that other packages add to the page, and their links.
 
 A package installs an entry point of the group `snapkv.ui.views`, which names its `ExtraViews`:
 
     [project.entry-points."snapkv.ui.views"]
     orders = "orders.ui:views"
 
-Its templates extend `base.html`, and a view returns a `snapkv.ui.views.Page` whose template is
+Its templates extend `base.html`, and a view returns a `snapkv.ui.Page` whose template is
 `NAME/FILE`. Its files are served as `/assets/NAME/FILE`.
 """
 
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from snapkv.base.waiting import monotonic
 from snapkv.errors import SnapKVError
@@ -25,7 +25,7 @@ from snapkv.times import When
 
 GROUP = "snapkv.ui.views"
 KEPT_S = 2.0
-"""Whether a store has something to show is asked again after so long."""
+"""How long the facts of a source, and what a store has to show, are remembered."""
 LOGGER = logging.getLogger(__name__)
 
 
@@ -83,28 +83,40 @@ def installed() -> list[ExtraViews]:
     return found
 
 
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """What a call returns, remembered for two seconds; thread-safe."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call, self._lock = call, threading.Lock()
+        self._found: tuple[float, T] | None = None
+
+    def __call__(self) -> T:
+        """Return it."""
+        with self._lock:
+            found = self._found
+        if found is None or monotonic() - found[0] > KEPT_S:
+            found = monotonic(), self._call()
+            with self._lock:
+                self._found = found
+        return found[1]
+
+
 class PresentLinks:
-    """The links of extra views to what a store has, read again after two seconds; thread-safe."""
+    """The links of extra views to what a store has."""
 
     def __init__(self, extra: Sequence[ExtraViews], store: SnapshotKV | None) -> None:
+        self._store = store
         self._links = [] if store is None else [link for each in extra for link in each.links]
-        self._store, self._lock = store, threading.Lock()
-        self._found: tuple[float, list[Link]] | None = None
+        self._now = Remembered(lambda: [each for each in self._links if self._has(each, None)])
 
     def at(self, when: When | None) -> list[tuple[str, str]]:
         """Return paths and labels of links to what the store has now, or had at a moment."""
         now = self._now()
         found = [each for each in self._links if each in now or (when and self._has(each, when))]
         return [(each.path, each.label) for each in found]
-
-    def _now(self) -> list[Link]:
-        with self._lock:
-            found = self._found
-        if found is None or monotonic() - found[0] > KEPT_S:
-            found = monotonic(), [each for each in self._links if self._has(each, None)]
-            with self._lock:
-                self._found = found
-        return found[1]
 
     def _has(self, link: Link, when: When | None) -> bool:
         assert self._store is not None

@@ -1,4 +1,4 @@
-"""The views: each makes a page, or the plain data of its `.json`, of a request."""
+"""The views of a store: each makes a page, or the plain data of its `.json`, of a request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from snapkv.layout import Mark
 from snapkv.model import Version
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered
+from snapkv.ui.commit_list import STEPS_MAX, CommitSummary, commit_at, steps_back, steps_on
 from snapkv.ui.context import Context
-from snapkv.ui.contributed import ExtraViews
-from snapkv.ui.differences import CHILDREN_MAX, ROWS_MAX, Row, differences, row
-from snapkv.ui.key_search import HITS_MAX, search
-from snapkv.ui.restoring import ROWS_MAX as PREVIEWED_MAX
-from snapkv.ui.state import State
-from snapkv.ui.steps import STEPS_MAX, Step, commit_at, steps_back, steps_on
-from snapkv.ui.tree import NODES_MAX, level
-from snapkv.ui.versions import VERSIONS_MAX, version_at, versions_back, with_bytes
+from snapkv.ui.extra_views import ExtraViews
+from snapkv.ui.fleet.site import FleetContext
+from snapkv.ui.key_differences import CHILDREN_MAX, ROWS_MAX, Row, differences, row
+from snapkv.ui.key_listings import HITS_MAX, NODES_MAX, level, search
+from snapkv.ui.key_versions import VERSIONS_MAX, version_at, versions_back, with_bytes
+from snapkv.ui.restore_preview import ROWS_MAX as PREVIEWED_MAX
+from snapkv.ui.url_state import State
 
 OPEN_MAX = 10
 """The most differences of a page that are open from the beginning."""
@@ -54,7 +54,7 @@ def commits(c: Context) -> Page:
     state, prefix = c.state, c.state["prefix"]
     writer, note, ticks = state["writer"].lower(), state["note"].lower(), state["ticks"] == "1"
 
-    def wanted(step: Step) -> bool:
+    def wanted(step: CommitSummary) -> bool:
         if (prefix and not step.counts) or (step.tick and not ticks):
             return False
         if writer and writer not in (step.writer or "").lower():
@@ -103,26 +103,29 @@ def changes(c: Context) -> Page:
     return Page("changes.html", "Changes", found, more, command)
 
 
-def prefix_words(c: Context) -> list[str]:
+def prefix_words(c: Context | FleetContext) -> list[str]:
     """Return the option of the command line with the prefix, none for all keys."""
     return ["--prefix", c.state["prefix"]] if c.state["prefix"] else []
 
 
-def way_of(c: Context) -> str:
+def way_of(c: Context | FleetContext) -> str:
     """Return how differences are shown."""
     return c.state.choice("show", *rendered.WAYS)
 
 
 def opened(c: Context, rows: list[Row]) -> set[str]:
     """Return the keys whose differences are open from the beginning."""
-    found: set[str] = set()
+    return {each.key for each in rows[: open_rows(c, rows)]}
+
+
+def open_rows(c: Context | FleetContext, rows: list[Row]) -> int:
+    """Return how many differences are open from the beginning."""
     left = c.state.part(OPEN_BYTES_MAX)
-    for each in rows[:OPEN_MAX]:
+    for number, each in enumerate(rows[:OPEN_MAX]):
         left -= (each.before_size or 0) + (each.after_size or 0)
         if left < 0 or not each.whole:
-            break
-        found.add(each.key)
-    return found
+            return number
+    return len(rows[:OPEN_MAX])
 
 
 def keys(c: Context) -> Page:
@@ -145,7 +148,7 @@ def keys(c: Context) -> Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class VersionRow:
     """A version without its value: `size` is None if the key was removed."""
 
     timestamp: int | None
@@ -155,7 +158,7 @@ class Written:
     note: str | None
 
     @classmethod
-    def of(cls, each: Version) -> Written:
+    def of(cls, each: Version) -> VersionRow:
         """Return a version without its value."""
         size = None if each.value is None else len(each.value)
         return cls(each.ts, each.revision, size, each.writer, each.note)
@@ -173,7 +176,7 @@ class KeyData:
     value: bytes | None
     size: int | None
     revision: int | None
-    versions: list[Written]
+    versions: list[VersionRow]
     following: int | None
     complete: bool
     compacted: bool
@@ -233,7 +236,7 @@ def key(c: Context) -> Page:
         None if c.source.hides(name) else value,
         None if value is None else len(value),
         revision,
-        [Written.of(each) for each in found.versions],
+        [VersionRow.of(each) for each in found.versions],
         found.following,
         found.complete,
         found.compacted,

@@ -1,9 +1,9 @@
-"""The application: paths, threads, files, and events."""
+"""The page as a server: its application, with paths, threads, files and events."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,16 +19,15 @@ from starlette.types import Receive, Scope, Send
 from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
-from snapkv.ui import export, pages
+from snapkv.ui import key_listings, pages
 from snapkv.ui.context import Context, Site
-from snapkv.ui.fleet.context import FleetContext
-from snapkv.ui.fleet.site import FleetSite
-from snapkv.ui.fleet.views import FLEET_VIEWS
+from snapkv.ui.fleet.fleet_views import FLEET_VIEWS
+from snapkv.ui.fleet.site import FleetContext, FleetSite
+from snapkv.ui.live_commits import EventStreams
 from snapkv.ui.page_text import form_text_of
-from snapkv.ui.server_events import Feeds
-from snapkv.ui.state import State
-from snapkv.ui.views import Page, restore, stepped, view_of
-from snapkv.web import FORM, TOKEN, USER
+from snapkv.ui.store_views import Page, restore, stepped, view_of
+from snapkv.ui.url_state import State
+from snapkv.web import FORM, HOST, TOKEN, USER, Listener, Login, Server, protected
 
 THREADS_MAX = 8
 READ_S = 20.0
@@ -59,7 +58,7 @@ class Application:
     """
 
     def __init__(self, site: Site | FleetSite) -> None:
-        self._site, self.feeds = site, Feeds()
+        self._site, self.streams = site, EventStreams()
         self._first = (FIRST, FLEET_FIRST) if isinstance(site, FleetSite) else (FIRST,)
         self._threads: anyio.CapacityLimiter | None = None
 
@@ -144,11 +143,10 @@ class Application:
     # --- export ---
 
     async def _exported(self, context: Context) -> Response:
-        kind = context.state.choice("format", *export.KINDS)
-        parts = await self._in_thread(
-            partial(export.exported, context.source, context.at, context.state["prefix"], kind)
-        )
-        media, ending = export.KINDS[kind]
+        kind = context.state.choice("format", *key_listings.KINDS)
+        keys = context.source, context.at, context.state["prefix"]
+        parts = await self._in_thread(partial(key_listings.exported, *keys, kind))
+        media, ending = key_listings.KINDS[kind]
         of = context.site.membership
         named = context.source.reader.layout.name if of is None else of.member
         name = f"snapkv-{named.replace('/', '-')}.{ending}"
@@ -168,10 +166,9 @@ class Application:
         since = whole_number(last) if last else None
         if last and since is None:
             raise InvalidOptionError(f"Last-Event-ID {last[:40]!r} is not a timestamp")
-        if self.feeds.full:
+        if self.streams.full:
             return pages.error_answer(503, "too many pages follow this server")
-        feed = self.feeds.of(context.site.hub)
-        events = feed.events(since, context.state["prefix"])
+        events = self.streams.events(context.site.hub, since, context.state["prefix"])
         return StreamingResponse(events, media_type="text/event-stream")
 
     # --- restoring ---
@@ -273,3 +270,30 @@ def _number(form: Mapping[str, str], name: str) -> int:
 
 def _is_plain(char: str) -> bool:
     return char.isascii() and (char.isalnum() or char in "-._")
+
+
+# --- the server ---
+
+PORT = 7411
+
+
+def ui_server(
+    site: Site | FleetSite,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    login: Login | None = None,
+    allow_hosts: Iterable[str] = (),
+    insecure: bool = False,
+    ready: Callable[[], None] = lambda: None,
+) -> Server:
+    """Return a server of a site, which listens already; `run()` serves until `stop()`.
+
+    Port 0 takes any free port. The caller closes the store, or the site of a fleet and then the
+    fleet. Raises `InvalidOptionError` if other machines could reach it without a login and without
+    `insecure`, `OSError` if it cannot listen.
+    """
+    listener = Listener(host, port, login, insecure=insecure)
+    inner = Application(site)
+    app = protected(inner, listener, salt=site.salt, allow_hosts=allow_hosts)
+    return Server(app, listener, ready=ready, stopping=inner.streams.close)
