@@ -122,7 +122,10 @@ def test_what_compaction_left(db: Driver) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 2.0], ids=["by a scan", "by seeks"])
-def test_both_ways_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+@pytest.mark.parametrize("seeds", [8] if SOAK else [1, pytest.param(2, marks=pytest.mark.long)])
+def test_both_ways_of_lmdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, seeds: int
+) -> None:
     """A scan of records or seeks: the same, whatever share of the history is asked for."""
     monkeypatch.setattr(columns, "SHARE_MIN", share)
     monkeypatch.setattr(columns, "CHUNK_RECORDS", 7)  # chunks end within a key's versions
@@ -132,7 +135,7 @@ def test_both_ways_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shar
         db = Driver(LmdbEngine(tmp_path / f"{n}", durability="none"))
         test(db)
         db.finish()
-    for seed in range(8 if SOAK else 2):
+    for seed in range(seeds):
         db = Driver(LmdbEngine(tmp_path / f"seed {seed}", durability="none"))
         test_as_a_watch_of_any_revisions(db, seed)
         db.finish()

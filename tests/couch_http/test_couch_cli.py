@@ -241,6 +241,7 @@ def test_who_listens_to_others_is_asked_by_any_name(serve):
     assert httpx.get(url, headers={"Host": "catalogue.example"}).status_code == 200
 
 
+@pytest.mark.long
 def test_origins_of_other_pages(serve, tmp_path):
     program = serve("--cors-origin", "https://a.example", "--cors-origin", "https://b.example")
     for origin in ("https://a.example", "https://b.example"):
@@ -260,6 +261,7 @@ def test_the_largest_body(serve):
     assert [row.get("error") for row in bulk.json()] == ["forbidden", None, None]
 
 
+@pytest.mark.long
 def test_the_largest_body_of_bulk_docs(serve):
     program = serve("--max-bulk", "100")
     httpx.put(f"{program.url}/db")

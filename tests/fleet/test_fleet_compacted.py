@@ -144,7 +144,7 @@ def short_pages(monkeypatch):
     monkeypatch.setattr(history, "HISTORY_PAGE_VERSIONS", 3)
 
 
-@pytest.mark.long_on("etcd")
+@pytest.mark.long_on("memory", "etcd")
 @pytest.mark.slow
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_compaction_between_two_pages(sites, kind):
     assert moment.members["a"].state == "live", "what was seen of it stays"
 
 
-@pytest.mark.long_on("etcd")
+@pytest.mark.long_on("memory", "etcd")
 @pytest.mark.parametrize("kind", ["memory", "lmdb", "etcd"])
 @pytest.mark.parametrize("since", [None, 0, 2])
 def test_histories_go_on_in_the_archive_after_what_was_returned(sites, kind, since):
@@ -233,7 +233,7 @@ def test_histories_go_on_in_the_archive_after_what_was_returned(sites, kind, sin
     assert [*begun[1], *(each.version.ts for each in versions)] == wanted
 
 
-@pytest.mark.long_on("etcd")
+@pytest.mark.long_on("memory", "etcd")
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("kind", ["lmdb", "etcd"])
 def test_a_log_goes_on_to_say_what_each_commit_changed(sites, kind, newest_first):

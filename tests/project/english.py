@@ -79,8 +79,14 @@ def phrases_of(text: str) -> list[str]:
     return [phrase for phrase, pattern in PATTERNS.items() if pattern.search(text)]
 
 
+JOINT = re.compile(r'"\s*\n\s*[a-z]*"')
+"""Where a text goes on in the next line of code."""
+
+
 def found_phrases(*roots: str) -> Iterator[Found]:
     for path in files(*roots):
+        if not ANY.search(JOINT.sub("", path.read_text())):
+            continue
         found = {
             (line, phrase): text.strip()
             for line, text in sentences(path)

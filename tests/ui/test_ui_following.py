@@ -89,6 +89,7 @@ def test_a_page_says_that_the_engine_does_not_answer(browser, axe, etcd):
             list_.close()
 
 
+@pytest.mark.long
 def test_a_page_that_the_server_did_not_take_asks_again(person, store, served, monkeypatch):
     monkeypatch.setattr("snapkv.ui.live_commits.FOLLOWERS_MAX", 0)
     page = person.open("/live")
