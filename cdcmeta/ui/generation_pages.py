@@ -119,7 +119,8 @@ def ring_picture(ring: TokenRing) -> Markup:
     if not sectors and generation.streams <= DRAWN_STREAMS_MAX:
         parts += _streams(ring.arcs)
     if ring.key is not None:
-        where = _line(_turn(ring.key.token), KEY_FROM, KEY_TO)
+        turn = _turn(ring.key.token)
+        where = f"M{_at(turn, KEY_FROM)} L{_at(turn, KEY_TO)}"
         parts.append(shape("path", "key", f"{ring.key.key}: token {ring.key.token}", d=where))
     parts += [
         text(CENTRE, CENTRE - 12, f"{generation.ranges:,} ranges", "middle strong"),
@@ -183,10 +184,6 @@ def _curve(begin: float, width: float, radius: int) -> str:
     for n in range(1, pieces + 1):
         path += f" A{radius} {radius} 0 0 1 {_at(begin + width * n / pieces, radius)}"
     return path
-
-
-def _line(turn: float, low: float, high: float) -> str:
-    return f"M{_at(turn, low)} L{_at(turn, high)}"
 
 
 def _at(turn: float, radius: float) -> str:

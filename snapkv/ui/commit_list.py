@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, is_of_round, space_name
+from snapkv.layout import CREATION_ORDINAL, Mark, is_of_round, space_name
 from snapkv.model import Scalar
 from snapkv.reading.changes import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
@@ -88,7 +88,7 @@ def steps_back(
     Two watches for each chunk of commits.
     """
     wanted = wanted or _shown(prefix)
-    low = _lowest(source) if since is None else source.mark(since)
+    low = bounds(source.reader, None, None)[0] if since is None else source.mark(since)
     found: list[CommitSummary] = []
     chunks = CHUNK_COMMITS, CHUNK_COMMITS_MAX
     for after, high in windows_back(source.reader, low, source.mark(until), *chunks):
@@ -134,12 +134,6 @@ def _shown(prefix: str) -> Wanted:
     return (lambda step: bool(step.counts)) if prefix else (lambda step: not step.tick)
 
 
-def _lowest(source: Source) -> Mark:
-    """Return the oldest mark after which no change was compacted."""
-    low, _ = bounds(source.reader, None, None)
-    return low
-
-
 def _between(source: Source, low: Mark, high: Mark, prefix: str) -> Iterator[CommitSummary]:
     start, end = source.span(prefix) if prefix else source.own_span()
     for each in changed(source.reader, start, end, low, high):
@@ -160,25 +154,19 @@ def step_of(source: Source, found: CommitChanges) -> CommitSummary:
             counts[kind] += 1
             if len(names) < NAMES_MAX:
                 names.append((kind, source.decode(each.last.kv.key)))
-    writer, note, fence = _who(stamp)
+    writer, note = (None, None) if stamp is None else (stamp.writer, stamp.note)
     return CommitSummary(
         mark.revision,
         mark.timestamp,
-        writer,
+        writer or None,
         note,
-        fence,
+        stamp is not None and stamp.fence_of is not None,
         counts,
         tuple(names),
         spaces,
         stamp is None,
         {} if stamp is None or stamp.meta is None else dict(stamp.meta),
     )
-
-
-def _who(stamp: StampRecord | None) -> tuple[str | None, str | None, bool]:
-    if stamp is None:
-        return None, None, False
-    return stamp.writer or None, stamp.note, stamp.fence_of is not None
 
 
 def _kind(touched: Touched) -> str:

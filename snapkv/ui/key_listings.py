@@ -159,18 +159,11 @@ def _with_entries(source: Source, moment: Moment, nodes: list[TreeNode]) -> list
     for node in nodes:
         kv = None if node.folder else found[source.encode(node.path)]
         if kv is not None:
-            node = replace(
-                node,
-                size=len(kv.value),
-                revision=kv.mod_revision,
-                preview=None if source.hides(node.path) else _beginning(kv.value),
-            )
+            size = KUBERNETES_BYTES if kv.value.startswith(KUBERNETES) else PREVIEW_BYTES
+            preview = None if source.hides(node.path) else kv.value[:size]
+            node = replace(node, size=len(kv.value), revision=kv.mod_revision, preview=preview)
         made.append(node)
     return made
-
-
-def _beginning(value: bytes) -> bytes:
-    return value[: KUBERNETES_BYTES if value.startswith(KUBERNETES) else PREVIEW_BYTES]
 
 
 def _merged(

@@ -20,7 +20,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.model import Change, Changes
+from snapkv.model import Changes
 from snapkv.reading.deadline import within
 from snapkv.reading.watch import Watch
 from snapkv.times import format_time
@@ -153,11 +153,6 @@ class LiveCommits:
             thread.join()
         self._wake()
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
-
     # --- the watch ---
 
     def _begin(self, since: int | None) -> None:
@@ -239,7 +234,7 @@ class LiveCommits:
             except SnapKVError as e:
                 error = e
                 self._report(str(e))
-                self._pause()
+                threading.Event().wait(RETRY_S)
             else:
                 self._report(None)
                 if compacted:
@@ -247,9 +242,6 @@ class LiveCommits:
                 self._watch = watch
                 return watch
         return None
-
-    def _pause(self) -> None:
-        threading.Event().wait(RETRY_S)
 
     def _idle(self) -> bool:
         """Return whether to end, because no follower is left; then forget the thread."""
@@ -284,13 +276,11 @@ class LiveCommits:
 def event_of(found: Changes[str]) -> LiveEvent:
     """Return a commit of a watch as an event."""
     commit = found.commit
-    keys = tuple(map(_key, found.changes))
+    keys = tuple(
+        Touch(each.key, None if each.value is None else len(each.value), each.commit.revision)
+        for each in found.changes
+    )
     return LiveEvent(commit.ts, commit.revision, commit.writer, commit.note, keys)
-
-
-def _key(change: Change[str]) -> Touch:
-    size = None if change.value is None else len(change.value)
-    return Touch(change.key, size, change.commit.revision)
 
 
 def as_fields(event: LiveEvent) -> dict[str, object]:

@@ -124,10 +124,6 @@ CANCEL_S = 1.0
 """How long answers may take to end after the server hung up on their clients."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class Server(uvicorn.Server):
     """Serves an application until `stop`, or in the main thread until SIGINT or SIGTERM.
 
@@ -145,8 +141,8 @@ class Server(uvicorn.Server):
         listener: Listener,
         *,
         limits: ClientLimits | None = None,
-        ready: Callable[[], None] = _nothing,
-        stopping: Callable[[], None] = _nothing,
+        ready: Callable[[], None] = lambda: None,
+        stopping: Callable[[], None] = lambda: None,
     ) -> None:
         limits = limits or ClientLimits()
         self._listener, self._stop_s = listener, limits.stop_s
