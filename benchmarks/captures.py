@@ -27,7 +27,7 @@ from benchmarks.harness import RESULTS, machine, quantile
 from benchmarks.servers import etcd_server
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.runtime import Changefeeds
-from cdcmeta.scheduler.runtime.records import capture_of, space_of
+from cdcmeta.scheduler.runtime.changefeed_records import capture_of, space_of
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]

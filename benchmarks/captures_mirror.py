@@ -18,8 +18,8 @@ import snapkv
 from benchmarks.captures import SOURCE, Fleet, places, table_names, until, write
 from benchmarks.harness import median_ratio, show
 from benchmarks.servers import Bare, batched
-from cdcmeta.scheduler.executors.sinks.json_lines import file_name
-from cdcmeta.scheduler.executors.sinks.recorded import store_name
+from cdcmeta.scheduler.executors.json_lines_sink import file_name
+from cdcmeta.scheduler.executors.recorded_sink import store_name
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.errors import StoreNotFoundError
 

@@ -78,8 +78,12 @@ def create(
     sink_name: Annotated[str, typer.Option(help="The name of the sink's store.")] = "default",
 ) -> None:
     """Replicate a store into a sink: its content as it is now, and then each change."""
-    from cdcmeta.scheduler.runtime.stores_and_sinks import absolute, check_tables
-    from cdcmeta.scheduler.runtime.url_forms import check_sink, check_source
+    from cdcmeta.scheduler.runtime.stores_and_sinks import (
+        absolute,
+        check_sink,
+        check_source,
+        check_tables,
+    )
 
     if log is None and ranges is not None:
         raise typer.BadParameter("--ranges divides a log: give --log NAME, too")
@@ -118,7 +122,7 @@ def list_(
 ) -> None:
     """Show all changefeeds."""
     from cdcmeta.cli.changefeed_status import row_json, row_of, table_of
-    from cdcmeta.scheduler.runtime.status import Problems, has_no_capture
+    from cdcmeta.scheduler.runtime.changefeeds import Problems, has_no_capture
 
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)
@@ -229,8 +233,7 @@ def update(
     cluster: ClusterOption = CLUSTER,
 ) -> None:
     """Change the tables or the sink; new tables begin where they stopped, at the start, or anew."""
-    from cdcmeta.scheduler.runtime.stores_and_sinks import absolute
-    from cdcmeta.scheduler.runtime.url_forms import check_sink
+    from cdcmeta.scheduler.runtime.stores_and_sinks import absolute, check_sink
 
     values: dict[str, Any] = {}
     if prefix:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
-from cdcmeta.scheduler.runtime.status import Seen, has_no_capture, placed
+from cdcmeta.scheduler.runtime.changefeeds import Seen, has_no_capture, placed
 from snapkv import format_time
 from snapkv.cli.kit import Json, time_json
 from snapkv.clock import SystemClock

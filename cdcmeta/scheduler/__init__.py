@@ -9,28 +9,31 @@ Neither reads a clock, a store or a network. See `docs/scheduler_core.md`;
 `cdcmeta.scheduler.runtime` is the system around it.
 """
 
-from cdcmeta.scheduler.agent.agent import Agent
-from cdcmeta.scheduler.agent.executor import ExecutorStatus, TableExecutor
+from cdcmeta.scheduler.agent import Agent, ExecutorStatus, TableExecutor
 from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, Step, rebuilt, step
-from cdcmeta.scheduler.core.states import Progress, Role, SetState, TableState, TableStatus, Token
-from cdcmeta.scheduler.core.tasks import (
+from cdcmeta.scheduler.core.states import (
     AbandonTable,
     AddRequest,
     AddTable,
     CaptureLost,
     Found,
+    Limits,
     MoveTable,
+    Progress,
     RemoveRequest,
     RemoveTable,
     Report,
+    Role,
     Send,
+    SetState,
+    TableState,
+    TableStatus,
+    Token,
 )
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED, Watermarks, barrier_of
-from cdcmeta.scheduler.core.work_limits import Limits
 from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import Coordinator, Tick
-from cdcmeta.scheduler.protocol.fencing import KnownOwner
-from cdcmeta.scheduler.protocol.messages import Barrier, Envelope
+from cdcmeta.scheduler.protocol.messages import Barrier, Envelope, KnownOwner
 
 __all__ = [
     "CANNOT_PROCEED",

@@ -11,11 +11,17 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement, records
-from cdcmeta.scheduler.runtime.changefeeds import check_table
-from cdcmeta.scheduler.runtime.records import Registration
+from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeed_records import Registration
+from cdcmeta.scheduler.runtime.changefeeds import (
+    NOT_PLACED,
+    Problems,
+    Seen,
+    check_table,
+    has_no_capture,
+)
 from cdcmeta.scheduler.runtime.reports import FeedReport
-from cdcmeta.scheduler.runtime.status import NOT_PLACED, Problems, Seen, has_no_capture
 from cdcmeta.ui.page_requests import (
     Listed,
     command,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime import changefeed_records as records
 from snapkv import CompactedError, Entry, When
 from snapkv.model import Version
 from snapkv.ui import Source

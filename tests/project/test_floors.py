@@ -85,7 +85,7 @@ CLIENTS = {
         "cdcmeta.changes.layout",
         "cdcmeta.generations.generation_layout",
         "cdcmeta.generations.log_rows",
-        "cdcmeta.scheduler.executors.sinks.stores",
+        "cdcmeta.scheduler.executors.store_sink",
         "cdcmeta.scheduler.protocol.encoding",
         "cdcmeta.scheduler.transport.grpc_post",
     },

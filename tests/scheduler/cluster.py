@@ -21,8 +21,8 @@ from cdcmeta.scheduler import (
     Token,
     Watermarks,
 )
-from cdcmeta.scheduler.core.policies.rebalance import TOLERANCE
-from cdcmeta.scheduler.owner.desired_tables import LEAST_SHARE
+from cdcmeta.scheduler.core.policies import TOLERANCE
+from cdcmeta.scheduler.owner.cluster import LEAST_SHARE
 from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import DispatchTable
 

@@ -23,7 +23,7 @@ from cdcmeta.scheduler import (
     Token,
     step,
 )
-from cdcmeta.scheduler.core.tasks import Event
+from cdcmeta.scheduler.core.states import Event
 
 TABLE = "t"
 FRESH = Token(5, 9)

@@ -6,9 +6,9 @@ import inspect
 from types import ModuleType
 from typing import NamedTuple
 
-from cdcmeta.scheduler.agent import table_state
+from cdcmeta.scheduler import agent
 from cdcmeta.scheduler.core import replication_set
-from cdcmeta.scheduler.protocol import fencing
+from cdcmeta.scheduler.protocol import messages
 
 from . import small_moves, small_steps
 from .bounds import EXPLORED, NOT_HEARD, Bound, bound
@@ -47,14 +47,14 @@ class Mutant(NamedTuple):
 MUTANTS = [
     Mutant(
         "a commit without looking at the token",
-        table_state,
+        agent,
         "if request.is_prepare or request.token != held.token or held.is_committed:",
         "if request.is_prepare or held.is_committed:",
         bound(2, channel=2, moves=1, failures=1),
     ),
     Mutant(
         "a commit of what is not there begins it",
-        table_state,
+        agent,
         "    if isinstance(request, AddRequest) and request.is_prepare:",
         "    if isinstance(request, AddRequest) and not request.is_prepare:\n"
         "        begun = RunningTable(request.token, TableState.PREPARED, True, request.progress)\n"
@@ -64,14 +64,14 @@ MUTANTS = [
     ),
     Mutant(
         "absent is no promise",
-        table_state,
+        agent,
         "if kept is None or request.token > kept.token:",
         "if True:",
         EXPLORED["doubled requests, a table that fails"],
     ),
     Mutant(
         "what is forgotten is no promise",
-        table_state,
+        agent,
         "return EndedTable(max([earlier, *tokens]))",
         "return EndedTable(NO_TOKEN)",
         EXPLORED["doubled requests, a table that fails and is forgotten"],
@@ -169,14 +169,14 @@ MUTANTS = [
     ),
     Mutant(
         "answers to earlier owners count",
-        fencing,
+        messages,
         "    if header.owner_revision != own.revision:\n        return Verdict.OTHER_OWNER\n",
         "",
         EXPLORED["the same owner again, a doubled answer"],
     ),
     Mutant(
         "earlier owners are obeyed",
-        fencing,
+        messages,
         "    if header.owner_revision < known.revision:\n"
         "        return Verdict.OTHER_OWNER, known\n"
         "    if header.owner_revision > known.revision or not known.name:\n"
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "what a capture was told before its restart counts",
-        fencing,
+        messages,
         "    if header.capture_epoch != epoch:\n"
         "        return Verdict.OTHER_CAPTURE_EPOCH, known\n",
         "",
@@ -237,7 +237,7 @@ NOT_NEEDED = [
     # its tokens are over: the loss of the capture freed all its places
     Mutant(
         "what a capture said before its restart counts",
-        fencing,
+        messages,
         "    if header.capture_epoch != epoch:\n        return Verdict.OTHER_CAPTURE_EPOCH\n",
         "",
         bound(2, moves=1, restarts=1, doubles=1, pruning=False),
@@ -245,7 +245,7 @@ NOT_NEEDED = [
     # a table that ends is placed again: it costs a restart, nothing more
     Mutant(
         "a removal ends what came later",
-        table_state,
+        agent,
         "if request.token < held.token or held.state is TableState.STOPPING:",
         "if held.state is TableState.STOPPING:",
         bound(2, channel=2, moves=1),
@@ -253,7 +253,7 @@ NOT_NEEDED = [
     # a commit is sent only once the table was prepared, and a new preparation has another token
     Mutant(
         "a commit of what is not prepared",
-        table_state,
+        agent,
         "    if held.state is not TableState.PREPARED:\n        return Applied(held)\n",
         "",
         bound(2, moves=1, restarts=1, doubles=1),

@@ -14,9 +14,9 @@ from cdcmeta.scheduler import (
     SetState,
     Token,
 )
-from cdcmeta.scheduler.core.policies.facts import Facts
+from cdcmeta.scheduler.core.policies import Facts
 from cdcmeta.scheduler.core.replication import ReplicationManager
-from cdcmeta.scheduler.core.tasks import Task
+from cdcmeta.scheduler.core.states import Task
 
 TOKEN = Token(5, 1)
 

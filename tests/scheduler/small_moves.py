@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from cdcmeta.scheduler.agent import table_state
-from cdcmeta.scheduler.agent.table_state import RunningTable
+from cdcmeta.scheduler import agent
+from cdcmeta.scheduler.agent import RunningTable
 from cdcmeta.scheduler.core.states import Progress, TableState, TableStatus, Token
-from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     DispatchTableResponse,
     Envelope,
     Heartbeat,
+    KnownOwner,
 )
 
 from .small_steps import (
@@ -162,7 +162,7 @@ class Moves:
     def _ended(self, world: World, n: int, capture: Capture) -> World:
         held = capture.kept
         assert isinstance(held, RunningTable)
-        kept = table_state.ended(held, held.progress)
+        kept = agent.ended_table(held, held.progress)
         after = self._with_capture(
             world, n, capture._replace(kept=kept, is_writing=False, hangs=False)
         )
@@ -283,7 +283,7 @@ class Moves:
         ]
         if capture.kept is not None:
             tokens.append(capture.kept.token)
-        counts_then = table_state.forgotten(capture.forgotten, tokens)
+        counts_then = agent.forgotten_tables(capture.forgotten, tokens)
         return self._with_capture(world, n, capture._replace(kept=None, forgotten=counts_then))
 
 

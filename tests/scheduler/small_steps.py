@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdcmeta.scheduler.agent import table_state
-from cdcmeta.scheduler.agent.table_state import RunningTable
+from cdcmeta.scheduler import agent
+from cdcmeta.scheduler.agent import RunningTable
 from cdcmeta.scheduler.core import replication_set
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
-from cdcmeta.scheduler.core.states import Progress, SetState, Token
-from cdcmeta.scheduler.core.tasks import (
+from cdcmeta.scheduler.core.states import (
     AbandonTable,
     AddTable,
     CaptureLost,
     Event,
     Found,
     MoveTable,
+    Progress,
     RemoveTable,
     Report,
+    SetState,
+    Token,
 )
-from cdcmeta.scheduler.owner.known_captures import is_settled
-from cdcmeta.scheduler.protocol import fencing
-from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict
+from cdcmeta.scheduler.owner.cluster import is_settled
+from cdcmeta.scheduler.protocol import messages as fencing
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     Body,
@@ -30,7 +31,9 @@ from cdcmeta.scheduler.protocol.messages import (
     Envelope,
     Header,
     Heartbeat,
+    KnownOwner,
     Sync,
+    Verdict,
 )
 
 from .small_world import TABLE, Budget, Capture, Owner, name
@@ -206,22 +209,22 @@ def capture_hears(n: int, capture: Capture, envelope: Envelope) -> tuple[Capture
     match body:
         case Announce():
             held = capture.kept if isinstance(capture.kept, RunningTable) else None
-            tables = () if held is None else (table_state.status(TABLE, held, held.token),)
+            tables = () if held is None else (agent.status_of(TABLE, held, held.token),)
             answer = Sync("1", tables)
         case Heartbeat(tables):
             kept = capture.kept or capture.forgotten
             for _, token in tables:
-                kept = table_state.promise(kept, token)
+                kept = agent.promise_of(kept, token)
             capture = capture._replace(kept=kept)
             # a response to a heartbeat says the same of the only table, and counts the same
-            answer = DispatchTableResponse(table_state.status(TABLE, kept, tables[0][1]))
+            answer = DispatchTableResponse(agent.status_of(TABLE, kept, tables[0][1]))
         case DispatchTable(request):
             before = capture.kept or capture.forgotten
-            if table_state.is_starting(before, request):
+            if agent.is_starting(before, request):
                 return capture, None
-            kept, _ = table_state.apply(before, request)
+            kept, _ = agent.apply_request(before, request)
             capture = capture._replace(kept=kept)
-            answer = DispatchTableResponse(table_state.status(TABLE, kept, request.token))
+            answer = DispatchTableResponse(agent.status_of(TABLE, kept, request.token))
         case _:
             raise AssertionError(body)
     return capture, to_owner(n, capture, answer)

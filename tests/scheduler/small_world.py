@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from cdcmeta.scheduler.agent.table_state import EndedTable, RunningTable
+from cdcmeta.scheduler.agent import EndedTable, RunningTable
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
 from cdcmeta.scheduler.core.states import SetState, TableStatus, Token
-from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import (
     DispatchTable,
     DispatchTableResponse,
     Envelope,
     Heartbeat,
+    KnownOwner,
     Sync,
 )
 

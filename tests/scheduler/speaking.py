@@ -13,7 +13,7 @@ from cdcmeta.scheduler import (
     Tick,
     Token,
 )
-from cdcmeta.scheduler.core.tasks import Request
+from cdcmeta.scheduler.core.states import Request
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     Body,

@@ -5,10 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.scheduler import Limits, MoveTable, Role
-from cdcmeta.scheduler.core.policies import balance, rebalance
-from cdcmeta.scheduler.core.policies.facts import NOTHING
-from cdcmeta.scheduler.core.policies.order import SchedulerManager
-from cdcmeta.scheduler.core.policies.rebalance import TOLERANCE, balancing_moves
+from cdcmeta.scheduler.core.policies import (
+    NOTHING,
+    TOLERANCE,
+    SchedulerManager,
+    balancing_moves,
+    plan_balance,
+)
 
 from .placing import after, facts, state_of, tables
 
@@ -48,7 +51,7 @@ def sizes(placed):
 )
 def test_tables_are_evened_out(counts, evened, moves):
     primaries = cluster(*counts)
-    plan = rebalance.plan(facts(primaries))
+    plan = plan_balance(facts(primaries), is_burst=True)
     assert sizes(after(primaries, plan.tasks)) == evened
     assert len(plan.tasks) == moves, "and no more move than must"
     assert plan.is_burst or not moves
@@ -166,7 +169,7 @@ def test_evening_never_makes_it_worse_and_ends(placed, is_counted, moves_max):
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8))
 def test_counts_differ_by_one_at_most_after_one_rebalance(counts):
     primaries = cluster(*counts)
-    tasks = rebalance.plan(facts(primaries)).tasks
+    tasks = plan_balance(facts(primaries), is_burst=True).tasks
     evened = sizes(after(primaries, tasks))
     assert evened[0] - evened[-1] <= 1
     upper = -(-sum(counts) // len(counts))
@@ -180,7 +183,7 @@ def test_counts_differ_by_one_at_most_after_one_rebalance(counts):
 
 def asked(given, **others):
     manager = SchedulerManager()
-    manager.is_rebalance_asked = True
+    manager.is_rebalance_requested = True
     return manager, manager.plan(given, 0)
 
 
@@ -189,7 +192,7 @@ def test_a_rebalance_moves_all_at_once_and_once():
     given = facts(cluster(100, 0), limits=Limits(moves_in_flight=3))
     manager, plan = asked(given)
     assert (len(plan.tasks), plan.is_burst) == (50, True)
-    assert not manager.is_rebalance_asked
+    assert not manager.is_rebalance_requested
 
 
 def test_nothing_is_rebalanced_unless_it_is_asked_for():
@@ -202,20 +205,20 @@ def test_a_rebalance_is_given_up_when_somebody_leaves():
     given = facts(cluster(9, 0, 0), stopping=["c"])
     manager, plan = asked(given)
     assert plan == NOTHING
-    assert not manager.is_rebalance_asked
+    assert not manager.is_rebalance_requested
 
 
 def test_a_rebalance_is_given_up_though_tables_are_busy():
     busy = facts(cluster(9, 0, 0), sets=[state_of("x PREPARE", ("b", S))], stopping=["c"])
     manager, plan = asked(busy)
     assert plan == NOTHING
-    assert not manager.is_rebalance_asked
+    assert not manager.is_rebalance_requested
 
 
 def test_a_rebalance_that_found_work_is_done_with_whoever_has_not_told_what_it_holds():
     manager, plan = asked(facts(cluster(9, 0), is_complete=False))
     assert plan.is_burst
-    assert not manager.is_rebalance_asked
+    assert not manager.is_rebalance_requested
 
 
 @pytest.mark.parametrize("state", ["PREPARE", "COMMIT", "ABSENT", "REMOVING"])
@@ -227,7 +230,7 @@ def test_a_rebalance_waits_until_every_table_is_replicated(state):
         given = given._replace(absent=[])  # basic does nothing about it now
     manager, plan = asked(given)
     assert plan == NOTHING
-    assert manager.is_rebalance_asked
+    assert manager.is_rebalance_requested
     assert manager.plan(facts(cluster(9, 0)), 1).is_burst
 
 
@@ -235,13 +238,13 @@ def test_a_rebalance_of_what_is_even_is_done_with():
     """In v3 the request stays, and strikes when somebody joins much later."""
     manager, plan = asked(facts(cluster(3, 3)))
     assert plan == NOTHING
-    assert not manager.is_rebalance_asked
+    assert not manager.is_rebalance_requested
 
 
 def test_a_rebalance_waits_for_a_capture_that_has_not_told_what_it_holds():
     manager, plan = asked(facts(cluster(3, 3), is_complete=False))
     assert plan == NOTHING
-    assert manager.is_rebalance_asked
+    assert manager.is_rebalance_requested
     assert manager.plan(facts(cluster(3, 3, 0)), 1).is_burst
 
 
@@ -276,15 +279,15 @@ def test_a_look_at_tables_that_are_busy_does_not_count():
 def test_as_many_move_at_a_time_as_may(in_flight, moves):
     limits = Limits(moves_in_flight=5)
     given = facts(cluster(40, 0), moves_in_flight=in_flight, limits=limits)
-    plan = balance.plan(given)
+    plan = plan_balance(given)
     assert len(plan.tasks) == moves
     assert not plan.is_burst
 
 
 def test_nothing_is_balanced_while_somebody_leaves_or_a_table_is_busy():
-    assert balance.plan(facts(cluster(9, 0, 0), stopping=["c"])) == NOTHING
+    assert plan_balance(facts(cluster(9, 0, 0), stopping=["c"])) == NOTHING
     busy = facts(cluster(9, 0), sets=[state_of("x COMMIT", ("b", P))])
-    assert balance.plan(busy) == NOTHING
+    assert plan_balance(busy) == NOTHING
 
 
 def test_a_capture_that_leaves_does_not_stop_the_balance_for_good():

@@ -5,8 +5,7 @@ from simulated_captures import Durations, SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import CANNOT_PROCEED, Agent, Cluster, Coordinator, KnownOwner
-from cdcmeta.scheduler.protocol.fencing import Verdict
-from cdcmeta.scheduler.protocol.messages import Announce, Envelope, Header, Sync
+from cdcmeta.scheduler.protocol.messages import Announce, Envelope, Header, Sync, Verdict
 
 BOTH, ONE = {"t": 1.0, "u": 1.0}, {"u": 1.0}
 

@@ -4,8 +4,8 @@ import pytest
 from simulated_captures import Durations
 
 from cdcmeta.scheduler import Limits, Progress, TableState, Token
-from cdcmeta.scheduler.core.coverage import Coverage, Digest, mark
 from cdcmeta.scheduler.core.states import Rest
+from cdcmeta.scheduler.core.watermarks import Coverage, Digest, mark
 from cdcmeta.scheduler.protocol.messages import Heartbeat, HeartbeatResponse
 
 from .cluster import SimCluster

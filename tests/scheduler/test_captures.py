@@ -3,9 +3,8 @@
 import pytest
 
 from cdcmeta.scheduler import Limits, TableState, Token
-from cdcmeta.scheduler.owner.known_captures import CaptureManager, CaptureState, is_settled
-from cdcmeta.scheduler.protocol.fencing import Verdict
-from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat
+from cdcmeta.scheduler.owner.cluster import CaptureManager, CaptureState, is_settled
+from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat, Verdict
 
 from .speaking import Owner, announced, beat, from_capture, requests, says, sync
 

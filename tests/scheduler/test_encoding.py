@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidMessageError
-from cdcmeta.scheduler.core import states, tasks
+from cdcmeta.scheduler.core import states
 from cdcmeta.scheduler.protocol import encoding, messages
 
 from .wire import HEADER, envelope_of, envelopes
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "scheduler.json").read_text())
 NAMES = {
     name: part
-    for module in (messages, states, tasks)
+    for module in (messages, states)
     for name, part in vars(module).items()
     if isinstance(part, type)
 }
@@ -56,7 +56,7 @@ def test_bytes_by_hand():
     expected = messages.Envelope(
         messages.Header("o", "c", 9, 3, 7),
         messages.DispatchTable(
-            tasks.AddRequest("t", states.Token(9, 2), states.Progress(100, 100, 0), False)
+            states.AddRequest("t", states.Token(9, 2), states.Progress(100, 100, 0), False)
         ),
     )
     assert encoding.decode(raw) == expected

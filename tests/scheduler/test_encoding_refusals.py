@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidMessageError
-from cdcmeta.scheduler.core import states, tasks
+from cdcmeta.scheduler.core import states
 from cdcmeta.scheduler.protocol import encoding, messages
 
 from .wire import (
@@ -55,8 +55,8 @@ def test_names_that_are_none(name):
     is_not_encoded(envelope_of(messages.DispatchTableResponse(status)))
     is_not_encoded(envelope_of(messages.Heartbeat(((name, TOKEN),))))
     is_not_encoded(envelope_of(messages.Heartbeat((), messages.Barrier(1, ((name, 1),)))))
-    is_not_encoded(envelope_of(messages.DispatchTable(tasks.RemoveRequest(name, TOKEN))))
-    add = tasks.AddRequest(name, TOKEN, PROGRESS, True)
+    is_not_encoded(envelope_of(messages.DispatchTable(states.RemoveRequest(name, TOKEN))))
+    add = states.AddRequest(name, TOKEN, PROGRESS, True)
     is_not_encoded(envelope_of(messages.DispatchTable(add)))
 
 
@@ -69,11 +69,11 @@ def test_numbers_that_are_none(number):
     for token in (TOKEN._replace(owner=number), TOKEN._replace(number=number)):
         is_not_encoded(envelope_of(messages.HeartbeatResponse((GOOD._replace(token=token),))))
         is_not_encoded(envelope_of(messages.Heartbeat((("t", token),))))
-        is_not_encoded(envelope_of(messages.DispatchTable(tasks.RemoveRequest("t", token))))
+        is_not_encoded(envelope_of(messages.DispatchTable(states.RemoveRequest("t", token))))
     for part in states.Progress._fields:
         progress = PROGRESS._replace(**{part: number})
         is_not_encoded(envelope_of(messages.Sync("1", (GOOD._replace(progress=progress),))))
-        add = tasks.AddRequest("t", TOKEN, progress, True)
+        add = states.AddRequest("t", TOKEN, progress, True)
         is_not_encoded(envelope_of(messages.DispatchTable(add)))
     for barrier in (messages.Barrier(number), messages.Barrier(1, (("t", number),))):
         is_not_encoded(envelope_of(messages.Heartbeat((), barrier)))
@@ -101,7 +101,7 @@ def test_flags_that_are_none(flag):
     is_not_encoded(envelope_of(messages.Sync("1", (), flag)))
     is_not_encoded(envelope_of(messages.Heartbeat((), is_stopping=flag)))
     is_not_encoded(envelope_of(messages.HeartbeatResponse((), flag)))
-    add = tasks.AddRequest("t", TOKEN, PROGRESS, flag)
+    add = states.AddRequest("t", TOKEN, PROGRESS, flag)
     is_not_encoded(envelope_of(messages.DispatchTable(add)))
 
 
@@ -119,8 +119,8 @@ def test_parts_that_are_none(part):
     is_not_encoded(envelope_of(messages.Heartbeat((), messages.Barrier(1, part))))
     is_not_encoded(envelope_of(messages.Heartbeat((), messages.Barrier(1, (part,)))))
     is_not_encoded(envelope_of(messages.DispatchTable(part)))
-    is_not_encoded(envelope_of(messages.DispatchTable(tasks.RemoveRequest("t", part))))
-    is_not_encoded(envelope_of(messages.DispatchTable(tasks.AddRequest("t", TOKEN, part, True))))
+    is_not_encoded(envelope_of(messages.DispatchTable(states.RemoveRequest("t", part))))
+    is_not_encoded(envelope_of(messages.DispatchTable(states.AddRequest("t", TOKEN, part, True))))
     is_not_encoded(envelope_of(messages.DispatchTableResponse(part)))
 
 
@@ -128,17 +128,17 @@ def test_members_do_not_slip_into_the_next_part():
     """Of the right number in all, but not in each."""
     status = GOOD._replace(token=(9, 2, 4), progress=(2, 3))
     is_not_encoded(envelope_of(messages.DispatchTableResponse(status)))
-    removal = tasks.RemoveRequest("t", (9, 2, PROGRESS, True))
+    removal = states.RemoveRequest("t", (9, 2, PROGRESS, True))
     is_not_encoded(envelope_of(messages.DispatchTable(removal)))
 
 
-@pytest.mark.parametrize("body", [5, None, GOOD, messages.Announce, tasks.AddTable("t", "c")])
+@pytest.mark.parametrize("body", [5, None, GOOD, messages.Announce, states.AddTable("t", "c")])
 def test_what_is_no_body(body):
     with pytest.raises(InvalidMessageError, match="is not a message"):
         encoding.encode(envelope_of(body))
 
 
-@pytest.mark.parametrize("request_", [5, None, GOOD, tasks.AddTable("t", "c")])
+@pytest.mark.parametrize("request_", [5, None, GOOD, states.AddTable("t", "c")])
 def test_what_is_no_request(request_):
     with pytest.raises(InvalidMessageError, match="is not a request"):
         encoding.encode(envelope_of(messages.DispatchTable(request_)))

@@ -10,8 +10,7 @@ from simulated_captures import SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import Agent, Coordinator, KnownOwner, TableState, Token
-from cdcmeta.scheduler.core.tasks import AddRequest
-from cdcmeta.scheduler.protocol.fencing import Verdict, agent_accepts, owner_accepts
+from cdcmeta.scheduler.core.states import AddRequest
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     DispatchTable,
@@ -19,6 +18,9 @@ from cdcmeta.scheduler.protocol.messages import (
     Header,
     Heartbeat,
     Sync,
+    Verdict,
+    agent_accepts,
+    owner_accepts,
 )
 
 from .speaking import (

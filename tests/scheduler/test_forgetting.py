@@ -3,8 +3,7 @@
 import pytest
 from simulated_captures import Durations
 
-from cdcmeta.scheduler import Progress, Token
-from cdcmeta.scheduler.agent import agent
+from cdcmeta.scheduler import Progress, Token, agent
 from cdcmeta.scheduler.protocol.messages import DispatchTableResponse
 
 from .node import Node

@@ -6,7 +6,7 @@ import pytest
 from simulated_captures import Durations
 
 from cdcmeta.scheduler import AbandonTable, Limits, SetState
-from cdcmeta.scheduler.core.policies import drain
+from cdcmeta.scheduler.core.policies import drain_target, plan_drain
 
 from .cluster import TICK_US, SimCluster
 from .making import made
@@ -219,10 +219,10 @@ def test_drain_gives_up_what_has_been_starting_for_long():
     given = facts({"p": list(sets), "b": []}, stuck=set(sets))._replace(
         sets=sets, primaries={"p": dict.fromkeys(sets)}, preparing={}
     )
-    assert drain.plan(given, "p").tasks == (AbandonTable("starts", "p"),)
-    assert drain.target_of(given, "p") == "p"
+    assert plan_drain(given, "p").tasks == (AbandonTable("starts", "p"),)
+    assert drain_target(given, "p") == "p"
     not_yet = given._replace(stuck=())
-    assert drain.target_of(not_yet, "p") is None
+    assert drain_target(not_yet, "p") is None
 
 
 STARTING = {"starts": "Commit P", "stops": "Commit P S"}

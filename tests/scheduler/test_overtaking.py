@@ -9,7 +9,7 @@ from sampling import SOAK
 from simulated_captures import InProcessTransport
 
 from cdcmeta.scheduler import AddRequest
-from cdcmeta.scheduler.core.preparing import LOST_MAX
+from cdcmeta.scheduler.core.failures import LOST_MAX
 from cdcmeta.scheduler.protocol.messages import DispatchTable, DispatchTableResponse
 
 from .cluster import SimCluster

@@ -4,9 +4,13 @@ import pytest
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import AddTable, Limits, MoveTable, RemoveTable, Role
-from cdcmeta.scheduler.core.policies import drain, move
-from cdcmeta.scheduler.core.policies.facts import NOTHING
-from cdcmeta.scheduler.core.policies.order import SchedulerManager
+from cdcmeta.scheduler.core.policies import (
+    NOTHING,
+    SchedulerManager,
+    drain_target,
+    plan_drain,
+    possible_moves,
+)
 
 from .placing import facts, state_of, tables
 
@@ -19,31 +23,31 @@ P, S, U = Role.PRIMARY, Role.SECONDARY, Role.UNDETERMINED
 def test_who_is_asked_for_is_emptied_first():
     primaries = {"a": ["a0"], "b": ["b0"], "c": ["c0"]}
     given = facts(primaries, stopping=["b"])
-    assert drain.target_of(given, "c") == "c"
-    assert drain.target_of(given, None) == "b"
-    assert drain.target_of(facts(primaries), None) is None
+    assert drain_target(given, "c") == "c"
+    assert drain_target(given, None) == "b"
+    assert drain_target(facts(primaries), None) is None
 
 
 def test_without_another_capture_nobody_is_emptied():
-    assert drain.target_of(facts({"a": ["a0"]}), "a") is None
-    assert drain.target_of(facts({"a": ["a0"]}, stopping=["a"]), None) is None
+    assert drain_target(facts({"a": ["a0"]}), "a") is None
+    assert drain_target(facts({"a": ["a0"]}, stopping=["a"]), None) is None
     both = facts({"a": ["a0"], "b": ["b0"]}, stopping=["a", "b"])
-    assert drain.target_of(both, None) is None, "no other can take the tables"
+    assert drain_target(both, None) is None, "no other can take the tables"
 
 
 def test_who_has_nothing_is_done():
-    assert drain.target_of(facts({"a": [], "b": ["b0"]}), "a") is None
-    assert drain.target_of(facts({"b": ["b0"]}), "gone") is None
+    assert drain_target(facts({"a": [], "b": ["b0"]}), "a") is None
+    assert drain_target(facts({"b": ["b0"]}), "gone") is None
 
 
 def test_one_that_leaves_and_has_nothing_holds_up_no_other():
     given = facts({"a": [], "b": ["b0"], "c": []}, stopping=["a", "b"])
-    assert drain.target_of(given, None) == "b"
+    assert drain_target(given, None) == "b"
 
 
 def test_the_first_tables_go_to_who_has_least():
     primaries = {"a": tables("a", 5), "b": tables("b", 2), "c": tables("c", 3)}
-    plan = drain.plan(facts(primaries, draining="a"), "a")
+    plan = plan_drain(facts(primaries, draining="a"), "a")
     assert not plan.is_burst
     assert plan.tasks == (
         MoveTable("a000", "b"),
@@ -57,7 +61,7 @@ def test_the_first_tables_go_to_who_has_least():
 def test_nobody_who_leaves_takes_over():
     """v3 does not exclude another capture that stops."""
     primaries = {"a": tables("a", 2), "b": [], "c": tables("c", 9)}
-    plan = drain.plan(facts(primaries, stopping=["a", "b"]), "a")
+    plan = plan_drain(facts(primaries, stopping=["a", "b"]), "a")
     assert {task.capture for task in plan.tasks} == {"c"}
 
 
@@ -69,7 +73,7 @@ def test_as_many_are_emptied_at_a_time_as_may_move(in_flight, moved):
         moves_in_flight=in_flight,
         limits=Limits(moves_in_flight=3),
     )
-    assert [task.table for task in drain.plan(given, "a").tasks] == tables("a", moved)
+    assert [task.table for task in plan_drain(given, "a").tasks] == tables("a", moved)
 
 
 @pytest.mark.parametrize("state", ["PREPARE", "COMMIT", "ABSENT", "REMOVING"])
@@ -80,38 +84,38 @@ def test_whoever_leaves_does_not_wait_for_other_tables(state):
     """
     places = [] if state == "ABSENT" else [("b", S)]
     given = facts({"a": ["a0"], "b": []}, sets=[state_of(f"x {state}", *places)], draining="a")
-    assert drain.plan(given, "a").tasks == (MoveTable("a0", "b"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("a0", "b"),)
 
 
 def test_a_table_that_rests_after_failing_stays_for_now():
     given = facts({"a": ["a0", "a1"], "b": []}, draining="a", resting={"a0"})
-    assert drain.plan(given, "a").tasks == (MoveTable("a1", "b"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("a1", "b"),)
 
 
 def test_a_table_is_moved_where_it_did_not_fail():
     given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, avoid={"a0": ("b",)}, draining="a")
-    assert drain.plan(given, "a").tasks == (MoveTable("a0", "c"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("a0", "c"),)
 
 
 def test_where_a_table_failed_everywhere_it_goes_where_that_is_longest_ago():
     avoid = {"a0": ("c", "b")}
     given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, avoid=avoid, draining="a")
-    assert drain.plan(given, "a").tasks == (MoveTable("a0", "c"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("a0", "c"),)
 
 
 def test_captures_on_which_one_table_after_the_other_failed_get_nothing_while_others_can():
     given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, failing_captures={"b"}, draining="a")
-    assert drain.plan(given, "a").tasks == (MoveTable("a0", "c"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("a0", "c"),)
     given = facts({"a": ["a0"], "b": []}, failing_captures={"b"}, draining="a")
-    assert drain.plan(given, "a").tasks == (MoveTable("a0", "b"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("a0", "b"),)
 
 
 def test_a_table_goes_where_it_is_not_stopping():
     sets = [state_of("x REPLICATING", ("a", P), ("b", U))]
     given = facts({"a": [], "b": [], "c": tables("c", 5)}, sets=sets, draining="a")
-    assert drain.plan(given, "a").tasks == (MoveTable("x", "c"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("x", "c"),)
     given = facts({"a": ["y"], "b": []}, sets=sets, draining="a")
-    assert drain.plan(given, "a").tasks == (MoveTable("y", "b"),)
+    assert plan_drain(given, "a").tasks == (MoveTable("y", "b"),)
 
 
 # --- move ---
@@ -119,7 +123,9 @@ def test_a_table_goes_where_it_is_not_stopping():
 
 def test_all_moves_that_make_sense_are_asked_for():
     given = facts({"a": ["a0", "a1"], "b": ["b0"]})
-    plan = move.plan(given, {"a0": "b", "b0": "a"})
+    manager = SchedulerManager()
+    manager.moves = {"a0": "b", "b0": "a"}
+    plan = manager.plan(given, 0)
     assert not plan.is_burst
     assert plan.tasks == (MoveTable("a0", "b"), MoveTable("b0", "a"))
 
@@ -146,8 +152,8 @@ def test_a_move_that_makes_no_sense_is_forgotten(table, to):
             state_of("stopping REPLICATING", ("a", P), ("b", U)),
         ],
     )
-    assert move.still_possible(given, {table: to, "a1": "b"}) == {"a1": "b"}
-    assert move.plan(given, {table: to}).tasks == ()
+    assert possible_moves(given, {table: to, "a1": "b"}) == {"a1": "b"}
+    assert possible_moves(given, {table: to}) == {}
 
 
 def test_a_table_has_one_move_to_come():
@@ -207,7 +213,7 @@ def test_basic_comes_first_then_drain_then_move_then_rebalance_then_balance():
     assert manager.plan(everything(), 0).tasks == (AddTable("n0", "b"),)
     assert manager.plan(everything(absent=[]), 0).tasks == (MoveTable("c0", "b"),)
     rest = {"absent": [], "stopping": []}
-    manager.is_rebalance_asked = True
+    manager.is_rebalance_requested = True
     assert manager.plan(everything(**rest), 0).tasks == (MoveTable("a005", "b"),)
     manager.accepted(MoveTable("a005", "b"))
     plan = manager.plan(everything(**rest, limits=Limits(moves_in_flight=2)), 0)
@@ -221,12 +227,12 @@ def test_all_but_basic_wait_while_as_many_moves_are_under_way_as_may_be(in_fligh
     """Also when a burst has overshot the limit: B9."""
     manager = SchedulerManager()
     manager.request_move("a005", "b")
-    manager.is_rebalance_asked = True
+    manager.is_rebalance_requested = True
     busy = {"moves_in_flight": in_flight, "limits": Limits(moves_in_flight=2)}
     assert manager.plan(everything(**busy), 0).tasks == (AddTable("n0", "b"),)
     assert manager.plan(everything(absent=[], **busy), 0) == NOTHING
     assert manager.plan(everything(absent=[], stopping=[], **busy), 0) == NOTHING
-    assert manager.is_rebalance_asked
+    assert manager.is_rebalance_requested
     assert manager.moves == {"a005": "b"}
 
 

@@ -19,7 +19,7 @@ from simulated_captures import Durations, InProcessTransport
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import Barrier, Limits, barrier_of
-from cdcmeta.scheduler.owner.known_captures import CaptureState
+from cdcmeta.scheduler.owner.cluster import CaptureState
 
 from .cluster import STEPS, TICK_US, SimCluster
 

@@ -5,7 +5,7 @@ from simulated_captures import Durations
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import Barrier, Cluster, Coordinator, Limits, Progress, TableState, Token
-from cdcmeta.scheduler.core.policies import drain, rebalance
+from cdcmeta.scheduler.core.policies import plan_balance, plan_drain
 
 from .cluster import TICK_US, Pipelines, SimCluster
 from .placing import facts, tables
@@ -98,7 +98,7 @@ def test_a_move_that_needs_longer_than_it_may_comes_to_its_end():
 
 def test_what_fails_is_moved_last():
     given = facts({"a": tables("a", 3), "b": []}, avoid={"a000": ("c",)})
-    assert [task.table for task in drain.plan(given, "a").tasks] == ["a001", "a002", "a000"]
+    assert [task.table for task in plan_drain(given, "a").tasks] == ["a001", "a002", "a000"]
 
 
 def test_a_preparation_that_a_new_owner_finds_has_its_time_too():
@@ -154,7 +154,7 @@ def test_tables_that_fail_everywhere_bring_no_capture_into_disrepute(bad):
 
 def test_who_is_left_alone_for_now_still_gives():
     given = facts({"a": tables("a", 6), "b": [], "c": []}, failing_captures={"a", "c"})
-    assert [task.capture for task in rebalance.plan(given).tasks] == ["b"] * 3
+    assert [task.capture for task in plan_balance(given, is_burst=True).tasks] == ["b"] * 3
 
 
 def test_a_capture_is_not_drained_where_nobody_could_take_its_tables():

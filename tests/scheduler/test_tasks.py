@@ -18,7 +18,7 @@ from cdcmeta.scheduler import (
     TableStatus,
     step,
 )
-from cdcmeta.scheduler.core.preparing import LOST_MAX
+from cdcmeta.scheduler.core.failures import LOST_MAX
 from cdcmeta.scheduler.core.replication import ReplicationManager
 
 from .making import BEFORE, FRESH, STATES, TABLE, complaint, made, messages, says

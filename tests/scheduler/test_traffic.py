@@ -5,8 +5,7 @@ import random
 import pytest
 from simulated_captures import Durations, InProcessTransport
 
-from cdcmeta.scheduler import AddRequest, Limits, Progress, RemoveRequest, Send
-from cdcmeta.scheduler.agent import agent, table_state
+from cdcmeta.scheduler import AddRequest, Limits, Progress, RemoveRequest, Send, agent
 from cdcmeta.scheduler.owner.coordinator import Outbox
 from cdcmeta.scheduler.protocol.messages import Announce, DispatchTable, DispatchTableResponse
 
@@ -111,7 +110,7 @@ def test_the_rules_keep_it_small():
         (Outbox, "_is_due", lets_all_through),
         (Outbox, "put", keeps_all),
         (agent.Agent, "_report", tells_all),
-        (table_state, "is_starting", lambda kept, request: False),
+        (agent, "is_starting", lambda kept, request: False),
     ],
 )
 def test_without_one_of_the_rules_it_is_too_much(where, name, instead, monkeypatch):

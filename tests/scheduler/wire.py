@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cdcmeta.scheduler.core import states, tasks
+from cdcmeta.scheduler.core import states
 from cdcmeta.scheduler.protocol import messages
 
 HEADER = ["o", "c", 1, 1, 1]
@@ -33,8 +33,8 @@ many = of_tables(statuses)
 rests = st.none() | st.builds(states.Rest, progress, numbers, numbers)
 barriers = st.builds(messages.Barrier, numbers, of_tables(st.tuples(names, numbers)))
 requests = st.one_of(
-    st.builds(tasks.AddRequest, names, tokens, progress, st.booleans()),
-    st.builds(tasks.RemoveRequest, names, tokens),
+    st.builds(states.AddRequest, names, tokens, progress, st.booleans()),
+    st.builds(states.RemoveRequest, names, tokens),
 )
 asked = of_tables(st.tuples(names, tokens))
 bodies = st.one_of(

@@ -11,8 +11,8 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.cli import main
 from cdcmeta.generations import CdcLog, GenerationLog, StreamConsumer, StreamId
-from cdcmeta.scheduler.executors.sinks.contract import Origin
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink
+from cdcmeta.scheduler.executors.contracts import Origin
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink
 from cdcmeta.scheduler.runtime import Changefeeds
 
 from .released import RELEASED, Released

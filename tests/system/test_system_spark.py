@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import snapkv
-from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime import changefeed_records as records
 from snapkv.times import PHYSICAL_MS_MAX
 from system.everything import sparked
 from system.everything.clone_sparked import started

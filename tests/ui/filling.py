@@ -5,7 +5,7 @@ import random
 from cdcmeta import ChangesDB
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding, StreamConsumer
 from cdcmeta.generations.tokens import TOKEN_MAX
-from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime import changefeed_records as records
 
 from .placing import Placing
 

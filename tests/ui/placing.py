@@ -1,8 +1,9 @@
 """Records of captures, written as an owner and its captures write them."""
 
 from cdcmeta.scheduler.core.watermarks import Watermarks
-from cdcmeta.scheduler.runtime import Changefeeds, records
-from cdcmeta.scheduler.runtime.records import Registration
+from cdcmeta.scheduler.runtime import Changefeeds
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeed_records import Registration
 
 SOURCE, SINK = "lmdb:/source", "jsonl:/sink"
 

@@ -3,8 +3,8 @@
 import pytest
 
 from cdcmeta.errors import ChangefeedNotFoundError
-from cdcmeta.scheduler.runtime import records
-from cdcmeta.scheduler.runtime.status import GONE, NO_CAPTURE
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeeds import GONE, NO_CAPTURE
 from cdcmeta.ui.changefeed_pages import cluster_at, feed_at, has_changefeeds, list_clusters
 from snapkv import pack
 from snapkv.times import physical_ms

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cdcmeta import ChangesDB
-from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.ui import table_moves
 from cdcmeta.ui.database_pages import edits_back
 from cdcmeta.ui.table_moves import lanes, moves_back

@@ -7,22 +7,26 @@ from itertools import chain, pairwise, takewhile
 from math import isclose
 from typing import Any
 
-from cdcmeta.scheduler.core.coverage import Coverage
-from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop
-from cdcmeta.scheduler.core.preparing import PendingPrepares
+from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop, PendingPrepares
 from cdcmeta.scheduler.core.replication_set import ReplicationSet, Step, continued, rebuilt, step
-from cdcmeta.scheduler.core.states import Progress, Rest, Role, SetState, TableStatus, Token
-from cdcmeta.scheduler.core.tasks import (
+from cdcmeta.scheduler.core.states import (
     AbandonTable,
     CaptureLost,
     Event,
     Found,
+    Limits,
+    Progress,
     RemoveTable,
     Report,
+    Rest,
+    Role,
     Send,
+    SetState,
+    TableStatus,
     Task,
+    Token,
 )
-from cdcmeta.scheduler.core.work_limits import Limits
+from cdcmeta.scheduler.core.watermarks import Coverage
 
 _QUIET = (SetState.REPLICATING, SetState.ABSENT)
 Floors = Callable[[str], Progress]

@@ -12,14 +12,6 @@ from cdcmeta.scheduler.core.states import (
     ENDED,
     LIVE,
     NO_PROGRESS,
-    Progress,
-    Role,
-    SetState,
-    TableState,
-    TableStatus,
-    Token,
-)
-from cdcmeta.scheduler.core.tasks import (
     AbandonTable,
     AddRequest,
     AddTable,
@@ -27,10 +19,16 @@ from cdcmeta.scheduler.core.tasks import (
     Event,
     Found,
     MoveTable,
+    Progress,
     RemoveRequest,
     RemoveTable,
     Report,
+    Role,
     Send,
+    SetState,
+    TableState,
+    TableStatus,
+    Token,
 )
 
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from cdcmeta.errors import LogTrimmedError, SinkError
 from cdcmeta.scheduler.core.states import Progress, TableState, Token
-from cdcmeta.scheduler.executors.sinks.contract import Sink, TableWriter
-from cdcmeta.scheduler.executors.sources.contract import TableSource
+from cdcmeta.scheduler.executors.contracts import Sink, TableSource, TableWriter
 from snapkv import Change, Changes, CompactedError
 from snapkv.base.waiting import monotonic
 

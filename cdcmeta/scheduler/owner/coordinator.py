@@ -7,25 +7,31 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.core.policies.facts import Facts
-from cdcmeta.scheduler.core.policies.order import SchedulerManager
+from cdcmeta.scheduler.core.policies import Facts, SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
-from cdcmeta.scheduler.core.states import Rest, SetState, TableStatus, Token
-from cdcmeta.scheduler.core.tasks import (
+from cdcmeta.scheduler.core.states import (
     AbandonTable,
     AddRequest,
     AddTable,
+    Limits,
     MoveTable,
     RemoveTable,
+    Rest,
     Send,
+    SetState,
+    TableStatus,
     Task,
+    Token,
 )
 from cdcmeta.scheduler.core.watermarks import ReportedProgress, Watermarks
-from cdcmeta.scheduler.core.work_limits import Limits
-from cdcmeta.scheduler.owner.cluster import Cluster, check_name, check_revision
-from cdcmeta.scheduler.owner.desired_tables import DesiredTables
-from cdcmeta.scheduler.owner.known_captures import CaptureManager, CaptureState
-from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict, owner_accepts
+from cdcmeta.scheduler.owner.cluster import (
+    CaptureManager,
+    CaptureState,
+    Cluster,
+    DesiredTables,
+    check_name,
+    check_revision,
+)
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     Body,
@@ -35,7 +41,10 @@ from cdcmeta.scheduler.protocol.messages import (
     Header,
     Heartbeat,
     HeartbeatResponse,
+    KnownOwner,
     Sync,
+    Verdict,
+    owner_accepts,
 )
 
 # --- why tables have another primary: what an owner decided, for operators to read later ---
@@ -328,11 +337,11 @@ class Coordinator:
 
     def rebalance(self) -> None:
         """Balance the captures at once, as soon as every table is replicated."""
-        self.scheduling.is_rebalance_asked = True
+        self.scheduling.is_rebalance_requested = True
 
     def balance_soon(self) -> None:
         """Check the balance at the next chance, for example because a capture has joined."""
-        self.scheduling.look_again()
+        self.scheduling.check_balance_soon()
 
     def drain(self, capture: str) -> int:
         """Move all tables away from a capture; return how many it still has.

@@ -19,13 +19,15 @@ import msgpack
 from cdcmeta.errors import InvalidMessageError
 from cdcmeta.scheduler.core.states import (
     INTEGER_MAX,
+    AddRequest,
     Progress,
+    RemoveRequest,
+    Request,
     Rest,
     TableState,
     TableStatus,
     Token,
 )
-from cdcmeta.scheduler.core.tasks import AddRequest, RemoveRequest, Request
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     Barrier,

@@ -6,8 +6,8 @@
 """
 
 from cdcmeta.scheduler.runtime.capture import Capture
+from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Placement
 from cdcmeta.scheduler.runtime.changefeeds import Changefeeds
-from cdcmeta.scheduler.runtime.gauges import CaptureStatus, Scheduled
-from cdcmeta.scheduler.runtime.records import Changefeed, Placement
+from cdcmeta.scheduler.runtime.reports import CaptureStatus, Scheduled
 
 __all__ = ["Capture", "CaptureStatus", "Changefeed", "Changefeeds", "Placement", "Scheduled"]

@@ -6,21 +6,373 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cdcmeta.arguments import check_store
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.core.work_limits import Limits
-from cdcmeta.scheduler.executors.sinks.called import Function
-from cdcmeta.scheduler.runtime import records
-from cdcmeta.scheduler.runtime.gauges import CaptureStatus
-from cdcmeta.scheduler.runtime.registration import Life
-from cdcmeta.scheduler.runtime.stores_and_sinks import Stores
-from cdcmeta.scheduler.transport.contract import Post
-from snapkv import SnapKVError, SnapshotKV
+from cdcmeta.scheduler.agent import Agent
+from cdcmeta.scheduler.core.states import Limits
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
+from cdcmeta.scheduler.executors.contracts import Function
+from cdcmeta.scheduler.protocol.messages import Envelope, KnownOwner
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeed_records import RUNNING, Changefeed, Registration
+from cdcmeta.scheduler.runtime.cluster_view import Registry
+from cdcmeta.scheduler.runtime.reports import CaptureStatus, Reporter
+from cdcmeta.scheduler.runtime.stores_and_sinks import (
+    OpeningExecutor,
+    Stores,
+    open_sink,
+    open_source,
+    origin_of,
+)
+from cdcmeta.scheduler.runtime.term import GRACE_S, OwnerWrites, Term
+from cdcmeta.scheduler.transport.mailbox import Post
+from snapkv import Leader, SnapKVError, SnapshotKV
 from snapkv.base.waiting import StopEvent, monotonic, pause, pause_unless
+from snapkv.errors import CorruptStoreError
 
 log = logging.getLogger("cdcmeta.scheduler")
+
+MARGIN_SHARE = 1 / 3
+"""A call to a sink begins only while the session has this share of its life left, ..."""
+WRITE_SHARE = 0.8
+"""... and a write to a store ends after this share of that."""
+END_S = 0.2
+"""A call that lasts until so long before the session's end ends the process."""
+STAND_BACK_S = 30.0
+"""The time for which an owner that could write nothing does not lead again, in seconds."""
+LOOK_S = 0.05
+REPORT_S = 2.0
+HUNG_EXIT = 75
+"""The exit code of a process that ended because a sink hung (EX_TEMPFAIL)."""
+
+
+class _Running:
+    """A changefeed on this capture: its agent, and the executor that the agent drives."""
+
+    def __init__(self, feed: Changefeed, agent: Agent, executor: OpeningExecutor) -> None:
+        self.feed, self.agent, self.executor = feed, agent, executor
+        self.reporter = Reporter(executor)
+        self.closing: threading.Thread | None = None
+
+    def close(self, timeout: float) -> None:
+        """Begin to stop its tables."""
+        if self.closing is None:
+            self.executor.stop()
+            self.closing = threading.Thread(
+                target=self.executor.close, args=(timeout,), name="cdcmeta-close", daemon=True
+            )
+            self.closing.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing of it can write any more."""
+        opened = self.executor.opened
+        closing = self.closing is not None and not self.closing.is_alive()
+        return closing and (opened is None or opened.is_stopped)
+
+
+class Life:
+    """A capture from its registration until its session ends; `tick` is called by one thread.
+
+    the session is made                                  -> the capture's epoch
+    the records and the leader are read after that       -> an agent knows each owner that was
+                                                            deposed before it registered
+    a changefeed starts again: its tables stop           -> only then another agent begins
+    the session may end soon: no call to a sink begins   -> no other capture has the tables yet
+    the session ends while a call to a sink hangs        -> the process ends
+    """
+
+    def __init__(
+        self,
+        store: SnapshotKV,
+        cluster: str,
+        label: str,
+        ttl_s: float,
+        limits: Limits,
+        post: Post,
+        stores: Stores,
+        functions: Mapping[str, Function],
+        end_process: Callable[[int], Any] = os._exit,
+    ) -> None:
+        """Register. Raises what a session raises."""
+        self._store, self._limits, self._post = store, limits, post
+        self._stores, self._functions = stores, functions
+        self._cluster, self._end_process = cluster, end_process
+        said = Registration(cluster, label, post.address, ttl_s)
+        self.session = store.session(ttl_s, said.encode())
+        self.name = records.capture_name(label, self.session.id)
+        self._election = store.election(records.space_of(cluster), session=self.session)
+        try:
+            self.registry = Registry(store, cluster, self._election)
+        except BaseException:
+            self.session.close()
+            raise
+        self.status = CaptureStatus(self.name, False, {}, {})
+        """How it was at the last report; replaced, never changed in place."""
+        self.is_leaving = False
+        self._term: Term | None = None
+        self._duties: OwnerWrites | None = None
+        self._feeds: dict[str, _Running] = {}
+        self._to_self: list[tuple[str, Envelope]] = []
+        self._reported: bytes | None = None
+        self._reported_at = 0.0
+        self._report_error: type[SnapKVError] | None = None
+        self._stands_back_until = 0.0
+        self._is_over = False
+        self._threads = [
+            threading.Thread(target=run, name=f"cdcmeta-{what}", daemon=True)
+            for what, run in (("candidate", self._campaign), ("watchdog", self._watch_session))
+        ]
+        for thread in self._threads:
+            thread.start()
+        log.info("capture %s is registered at revision %d", self.name, self.session.revision)
+
+    # --- what it is doing ---
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the session lives."""
+        return self.session.alive
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this capture leads, as far as it knows."""
+        return self._term is not None
+
+    def may_write(self) -> bool:
+        """Return whether a call to a sink may begin: it ends before the session can."""
+        return self.session.left_s > self.session.ttl_s * MARGIN_SHARE
+
+    def tables(self) -> dict[str, list[str]]:
+        """Return the tables that it has, by changefeed."""
+        return {id: running.agent.tables() for id, running in self._feeds.items()}
+
+    # --- one tick ---
+
+    def tick(self, now: int) -> None:
+        """Take messages, do what they ask, send the answers; `now` in microseconds."""
+        view = self.registry.view
+        self._follow()
+        to_owner: dict[str, list[Envelope]] = {}
+        to_agent: dict[str, list[Envelope]] = {}
+        owner = records.owner_name(self.name)
+        own, self._to_self = self._to_self, []
+        for id, envelope in own + self._post.receive():
+            box = to_owner if envelope.header.to == owner else to_agent
+            box.setdefault(id, []).append(envelope)
+        for id, running in list(self._feeds.items()):
+            if running.closing is None:
+                for envelope in running.agent.tick(to_agent.get(id, ())):
+                    self._send(id, envelope)
+        self._lead()
+        if self._term is not None:
+            for id, envelope in self._term.tick(view, to_owner, now):
+                self._send(id, envelope)
+            if self._term.wants_to_resign:
+                self.leave()
+        self._report()
+
+    def leave(self) -> None:
+        """Ask for all tables to be moved away; another capture leads first."""
+        if not self.is_leaving:
+            log.info("capture %s leaves", self.name)
+            self.is_leaving = True
+            self._reported_at = 0.0
+            self._election.wake()
+        for running in self._feeds.values():
+            running.agent.stop()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has no tables any more, or no other capture could take them."""
+        view = self.registry.view
+        staying = [
+            name
+            for name in view.captures
+            if name != self.name and not _is_leaving(view.others.get(records.report_key(name)))
+        ]
+        return not staying or not any(self.tables().values())
+
+    def close(self) -> None:
+        """Stop all tables, then end the session; ends the process if a write hangs too long."""
+        for running in self._feeds.values():
+            running.close(self.session.ttl_s)
+        until = monotonic() + self.session.ttl_s
+        while not all(running.is_closed for running in self._feeds.values()):
+            late_s = monotonic() - until
+            if late_s >= self.session.ttl_s or (late_s >= 0 and self._is_writing()):
+                log.critical("a sink hangs while %s ends", self.name)
+                self._end_process(HUNG_EXIT)
+                break
+            pause(LOOK_S)
+        self._is_over = True
+        self._end_term()
+        with suppress(SnapKVError):
+            self._election.resign()
+        self.registry.close()
+        self.session.close()
+        for thread in self._threads:
+            thread.join(2 * LOOK_S)
+
+    # --- changefeeds ---
+
+    def _follow(self) -> None:
+        """Begin with changefeeds that run, and stop changefeeds that do not run or that changed."""
+        view = self.registry.view
+        for id, running in list(self._feeds.items()):
+            feed = view.feeds.get(id)
+            runs = feed is not None and feed.state == RUNNING
+            if not runs or (feed is not None and feed.epoch != running.feed.epoch):
+                running.close(self.session.ttl_s)
+            if running.is_closed:
+                del self._feeds[id]
+        for id, feed in view.feeds.items():
+            if feed.state == RUNNING and id not in self._feeds:
+                self._feeds[id] = self._begun(feed, view.leader)
+
+    def _begun(self, feed: Changefeed, leader: Leader | None) -> _Running:
+        executor = OpeningExecutor(lambda: self._opened(feed))
+        known = KnownOwner()
+        if leader is not None:
+            known = KnownOwner(leader.value.decode(errors="replace"), leader.revision)
+        agent = Agent(
+            self.name,
+            executor,
+            epoch=self.session.revision,
+            changefeed_epoch=feed.epoch,
+            owner=known,
+        )
+        if self.is_leaving:
+            agent.stop()
+        return _Running(feed, agent, executor)
+
+    def _opened(self, feed: Changefeed) -> StoreExecutor:
+        write_s = self.session.ttl_s * MARGIN_SHARE * WRITE_SHARE
+        source = open_source(feed, self._stores)
+        origin = origin_of(feed, self._store, self._cluster)
+        sink = open_sink(feed, self._stores, self._functions, write_s, origin=origin)
+        return StoreExecutor(
+            source,
+            sink,
+            feed.tables(),
+            state_at=feed.state_at,
+            states={table: begin.state_at for table, begin in feed.begins.items()},
+            may_write=self.may_write,
+        )
+
+    def _send(self, id: str, envelope: Envelope) -> None:
+        name = records.capture_of(envelope.header.to)
+        if name == self.name:
+            self._to_self.append((id, envelope))
+            return
+        to = self.registry.view.captures.get(name)
+        if to is not None:
+            self._post.send(to.address, id, envelope)
+
+    # --- leading ---
+
+    def _lead(self) -> None:
+        """Begin a term after an election, and end it with the leadership."""
+        leads = self._election.leading
+        if self._duties is not None and self._duties.is_helpless:
+            self._stands_back_until = monotonic() + STAND_BACK_S
+        if self._stands_back_until > monotonic():
+            leads = False
+        if self._term is not None and (not leads or self._term.is_deposed):
+            self._end_term()
+        elif self._term is None and leads and not self.is_leaving:
+            revision, view = self._election.revision, self.registry.view
+            if view.revision < revision:
+                self.registry.look()
+                return
+            if any(view.places.values()) and monotonic() - self.registry.began < GRACE_S:
+                return  # a capture may have vanished a moment before this one registered
+            log.info("capture %s leads, from revision %d on", self.name, revision)
+            self._duties = OwnerWrites(self._store, self._cluster, self._election)
+            self._term = Term(self.name, revision, self._limits, self._duties)
+
+    def _end_term(self) -> None:
+        duties, self._duties, self._term = self._duties, None, None
+        if duties is not None:
+            log.info("capture %s leads no more", self.name)
+            duties.close()
+
+    def _campaign(self) -> None:
+        value = records.owner_name(self.name).encode()
+        while self.session.alive and not self._is_over:
+            try:
+                if self.is_leaving or self._stands_back_until > monotonic():
+                    self._election.resign()
+                elif not self._election.leading:
+                    self._election.campaign(value)  # until it leads, or leaves
+                    self.registry.look()
+            except SnapKVError:
+                pass  # another one leads, or the store does not answer: try again
+            pause(LOOK_S)
+
+    # --- the session ---
+
+    def _watch_session(self) -> None:
+        """End the process if a call to a sink lasts longer than the session.
+
+        One that is ended from outside, by an eviction, counts until it would have ended by itself:
+        the owner waits for a whole time to live.
+        """
+        ends_at = monotonic() + self.session.left_s
+        while not self._is_over:
+            if (left_s := self.session.left_s) > 0:
+                ends_at = monotonic() + left_s
+            if ends_at - monotonic() <= END_S and self._is_writing():
+                log.critical("a sink hangs while the session of %s ends", self.name)
+                self._end_process(HUNG_EXIT)
+                return
+            pause(LOOK_S)
+
+    def _is_writing(self) -> bool:
+        opened = [running.executor.opened for running in list(self._feeds.values())]
+        return any(each is not None and each.busy_since() is not None for each in opened)
+
+    def _report(self) -> None:
+        """Write what the tables do, for operators to see, if it has changed."""
+        if monotonic() - self._reported_at < REPORT_S or not self.session.alive:
+            return
+        self._reported_at = monotonic()
+        reports = {
+            id: running.reporter.report(len(running.agent.tables()))
+            for id, running in self._feeds.items()
+        }
+        scheduled = {} if self._term is None else self._term.scheduled()
+        self.status = CaptureStatus(self.name, self.is_leading, reports, scheduled)
+        feeds = {id: each.encode() for id, each in reports.items()}
+        raw = records.encoded({"feeds": feeds, "leaves": self.is_leaving})
+        if raw != self._reported:
+            self._reported = raw
+            threading.Thread(
+                target=self._write_report, args=(raw,), name="cdcmeta-report", daemon=True
+            ).start()
+
+    def _write_report(self, raw: bytes) -> None:
+        space = self._store.space(records.space_of(self._cluster))
+        try:
+            puts = {records.report_key(self.name): raw}
+            space.commit(puts=puts, guards=[self.session.guard], timeout=REPORT_S)
+            self._report_error = None
+        except SnapKVError as e:
+            self._reported = None  # it is written again
+            if self._report_error is not type(e):
+                self._report_error = type(e)
+                log.error("capture %s cannot report: %s", self.name, e)
+
+
+def _is_leaving(report: bytes | None) -> bool:
+    try:
+        return report is not None and bool(records.decoded(report).get("leaves"))
+    except CorruptStoreError:
+        return False
+
 
 TICK_S = 0.05
 TTL_S = 10.0

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cdcmeta.scheduler.runtime import records
-from cdcmeta.scheduler.runtime.records import Changefeed, Checkpoint, Registration
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Checkpoint, Registration
 from snapkv import (
     CompactedError,
     Election,

@@ -1,7 +1,8 @@
-"""Reports of a capture on a changefeed: errors, rates, delays; and the weights of tables.
+"""Reports of a capture: errors, rates and delays of its tables; the weights that follow from them.
 
 A report is a record that the capture writes when it has changed. It has the fastest and the latest
-tables only, in two digits, so an idle changefeed writes nothing and a large one little.
+tables only, in two digits, so an idle changefeed writes nothing and a large one little. Monitors
+read a `CaptureStatus`: also what the capture schedules while it leads.
 """
 
 from __future__ import annotations
@@ -11,11 +12,84 @@ from itertools import islice
 from math import log2
 from typing import Any, NamedTuple
 
-from cdcmeta.scheduler.executors.rates import Delay, Rate, Rates
-from cdcmeta.scheduler.runtime.records import decoded
+from cdcmeta.scheduler.core.replication import ReplicationManager
+from cdcmeta.scheduler.core.states import SetState
+from cdcmeta.scheduler.executors.changefeed_executor import Delay, WriteTotals
+from cdcmeta.scheduler.owner.coordinator import Coordinator
+from cdcmeta.scheduler.runtime.changefeed_records import decoded
 from cdcmeta.scheduler.runtime.stores_and_sinks import OpeningExecutor
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CorruptStoreError
+
+HALF_LIFE_S = 30.0
+"""What a second of load counts for is halved after this time."""
+LEAST_ROWS = 0.01
+"""Slower tables count as idle."""
+
+
+class Rate(NamedTuple):
+    """Rows and bytes of values that a table writes in a second."""
+
+    rows: float
+    bytes: float
+
+
+class _Average:
+    """A moving average that is right from its first sample on."""
+
+    def __init__(self) -> None:
+        self.written = WriteTotals(0, 0)
+        self._rows = self._bytes = self._mass = 0.0
+
+    def add(self, written: WriteTotals, passed: float, kept: float) -> None:
+        before = self.written if written.rows >= self.written.rows else WriteTotals(0, 0)
+        self.written = written
+        share = 1 - kept
+        self._mass = self._mass * kept + share
+        self._rows = self._rows * kept + (written.rows - before.rows) / passed * share
+        self._bytes = self._bytes * kept + (written.bytes - before.bytes) / passed * share
+
+    @property
+    def rate(self) -> Rate:
+        return Rate(self._rows / self._mass, self._bytes / self._mass)
+
+
+class Rates:
+    """Moving averages of what tables write.
+
+    >>> rates = Rates()
+    >>> for second in range(3):
+    ...     rates.look({"a": WriteTotals(60 * second, 600 * second)}, 60.0 * second)
+    >>> rates.of_tables()
+    {'a': Rate(rows=1.0, bytes=10.0)}
+    """
+
+    def __init__(self) -> None:
+        self._averages: dict[str, _Average] = {}
+        self._looked_at: float | None = None
+
+    def look(self, written: Mapping[str, WriteTotals], now: float) -> None:
+        """Take in what tables have written by `now`, in seconds of any clock. O(tables)."""
+        before, self._looked_at = self._looked_at, now
+        if before is None or now <= before:
+            return
+        passed = now - before
+        kept = 0.5 ** (passed / HALF_LIFE_S)
+        averages, self._averages = self._averages, {}
+        for table, each in written.items():
+            average = averages.get(table)
+            if average is None and not each.rows:
+                continue  # idle so far
+            average = average or _Average()
+            average.add(each, passed, kept)
+            self._averages[table] = average
+
+    def of_tables(self) -> dict[str, Rate]:
+        """Return the rates of the tables that are not idle, the fastest first."""
+        found = {table: each.rate for table, each in self._averages.items()}
+        busy = (item for item in found.items() if item[1].rows >= LEAST_ROWS)
+        return dict(sorted(busy, key=lambda item: -item[1].rows))
+
 
 LOOK_S = 5.0
 """Seconds between two looks at rates and delays."""
@@ -144,3 +218,45 @@ class Weights:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.2g}")
+
+
+class Scheduled(NamedTuple):
+    """A changefeed under an owner."""
+
+    states: Mapping[str, int]
+    """How many tables are in each state: absent, prepare, commit, replicating, removing."""
+    checkpoint: int
+    """The timestamp up to which all tables are replicated; 0 while it is not known."""
+    resolved: int
+    """The timestamp up to which the changes of all tables were read; 0 while it is not known."""
+
+    @classmethod
+    def of(cls, coordinator: Coordinator) -> Scheduled:
+        """Return how a changefeed is. O(tables that are not replicating)."""
+        progress = coordinator.progress
+        return cls(
+            table_states(coordinator.replication),
+            progress.behind or max(progress.stored.checkpoint, progress.reported.checkpoint),
+            progress.reported.resolved,
+        )
+
+
+class CaptureStatus(NamedTuple):
+    """A capture from registration to the end of its session, as it was up to two seconds ago."""
+
+    name: str
+    """Its label and its session."""
+    is_leading: bool
+    reports: Mapping[str, FeedReport]
+    """What it reports of each changefeed whose tables it has."""
+    scheduled: Mapping[str, Scheduled]
+    """The changefeeds that it schedules; none unless it leads."""
+
+
+def table_states(replication: ReplicationManager) -> dict[str, int]:
+    """Return how many tables are in each state. O(tables that are not replicating)."""
+    counts = dict.fromkeys((state.name.lower() for state in SetState), 0)
+    for table in replication.unsettled:
+        counts[replication.sets[table].state.name.lower()] += 1
+    counts["replicating"] = len(replication.sets) - len(replication.unsettled)
+    return counts

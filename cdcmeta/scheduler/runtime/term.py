@@ -1,4 +1,4 @@
-"""A capture's term as the leader: one coordinator for each changefeed, and the duties.
+"""A capture's term as the leader: one coordinator for each changefeed, and what they write.
 
 When a registration vanishes, the owner counts the capture as present for a while. If its session
 ended by itself, this is `GRACE_S`: the capture stopped writing before. If it was evicted, this is
@@ -9,26 +9,136 @@ the owner, so that the next owner waits as well.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.core.states import Limits
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED
-from cdcmeta.scheduler.core.work_limits import Limits
-from cdcmeta.scheduler.executors.rates import Rate
 from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import FOUND, PLACED, Coordinator, Tick
 from cdcmeta.scheduler.protocol.messages import Envelope
-from cdcmeta.scheduler.runtime import records
-from cdcmeta.scheduler.runtime.beginnings import floors_of, stored_checkpoint
-from cdcmeta.scheduler.runtime.cluster_view import View
-from cdcmeta.scheduler.runtime.duties import Duties
-from cdcmeta.scheduler.runtime.gauges import Scheduled
-from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed
-from cdcmeta.scheduler.runtime.reports import Weights, feed_reports
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeed_records import (
+    RUNNING,
+    Changefeed,
+    floors_of,
+    stored_checkpoint,
+)
+from cdcmeta.scheduler.runtime.cluster_view import Registered, View
+from cdcmeta.scheduler.runtime.reports import Rate, Scheduled, Weights, feed_reports
+from snapkv import ClockSkewError, ConflictError, Election, SnapKVError, SnapshotKV
 from snapkv.errors import CorruptStoreError
 
 log = logging.getLogger("cdcmeta.scheduler")
+
+PUTS_MAX = 100
+"""What one commit writes at most."""
+WRITE_S = 5.0
+RETRY_S = 0.3
+PAUSE_S = 0.1
+"""The shortest time between two commits."""
+
+
+class OwnerWrites:
+    """Writes what an owner decides, in order and under its election, until it is deposed or closed.
+
+    One thread writes, so the owner's tick waits for no store. A newer value replaces one that is
+    not written yet: checkpoints never go back, whichever are left out. The guard of the election
+    is in each commit, so a deposed owner writes nothing.
+    """
+
+    def __init__(self, store: SnapshotKV, cluster: str, election: Election) -> None:
+        self._store, self._election = store, election
+        self._space = store.space(records.space_of(cluster))
+        self.is_deposed = False
+        """Whether a write was rejected because another owner was elected."""
+        self.is_helpless = False
+        """Whether this process can write nothing, while another one could: its clock is wrong."""
+        self._waiting: dict[bytes, bytes | None] = {}
+        self._evictions: dict[int, Registered] = {}
+        self._condition = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="cdcmeta-owner", daemon=True)
+        self._thread.start()
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write a record soon; None removes it."""
+        with self._condition:
+            self._waiting[key] = value
+            self._condition.notify()
+
+    def evict(self, capture: Registered) -> None:
+        """Write that a capture is evicted, then end its session."""
+        with self._condition:
+            if capture.session.id not in self._evictions:
+                self._evictions[capture.session.id] = capture
+                self._condition.notify()
+
+    def close(self) -> None:
+        """End the thread; what is not written yet is left to the next owner."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        self._thread.join(2 * WRITE_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not (self._closed or self._waiting or self._evictions):
+                    self._condition.wait()
+                if self._closed:
+                    return
+                batch = dict(islice(self._waiting.items(), PUTS_MAX))
+                for key in batch:
+                    del self._waiting[key]
+                evictions = list(self._evictions.values())
+            try:
+                self._write(batch)
+                for capture in evictions:
+                    self._evict(capture)
+                    with self._condition:
+                        self._evictions.pop(capture.session.id, None)
+                wait_s = PAUSE_S
+            except ConflictError:
+                log.warning("another owner was elected")
+                self.is_deposed = True
+                return
+            except ClockSkewError as e:
+                log.error("the owner cannot write, and makes way for another: %s", e)
+                self.is_helpless = True
+                return
+            except SnapKVError as e:
+                log.warning("the owner cannot write: %s", e)
+                with self._condition:
+                    self._waiting = {**batch, **self._waiting}
+                wait_s = RETRY_S
+            with self._condition:
+                if not self._closed:
+                    self._condition.wait_for(lambda: self._closed, wait_s)
+
+    def _write(self, batch: dict[bytes, bytes | None]) -> None:
+        if batch:
+            self._space.commit(
+                puts={key: value for key, value in batch.items() if value is not None},
+                deletes=[key for key, value in batch.items() if value is None],
+                guards=[self._election.guard],
+                timeout=WRITE_S,
+            )
+
+    def _evict(self, capture: Registered) -> None:
+        """Keep on record until when it may write; only then end its session."""
+        record = {
+            "name": capture.name,
+            "revision": capture.session.revision,
+            "ttl_s": capture.ttl_s,
+        }
+        key = records.EVICTED + b"%x" % capture.session.id
+        self._write({key: records.encoded(record)})
+        self._election.end_session(capture.session)
+
 
 GRACE_S = 1.0
 JOINED_US = 5_000_000
@@ -66,7 +176,7 @@ class _Schedule:
 class Term:
     """One term of an owner, from its election to its end; `tick` is called by one thread."""
 
-    def __init__(self, capture: str, revision: int, limits: Limits, duties: Duties) -> None:
+    def __init__(self, capture: str, revision: int, limits: Limits, duties: OwnerWrites) -> None:
         self._capture, self._revision, self._limits = capture, revision, limits
         self._duties = duties
         self._schedules: dict[str, _Schedule] = {}

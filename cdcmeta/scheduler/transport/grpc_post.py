@@ -16,16 +16,21 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import logging
 import os
+import re
+import socket
 import ssl
 import threading
+import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 # Both are read when grpc is first imported. With gRPC's default way of polling a forked child
 # inherits broken state; with this one each call has its own, as the etcd engine needs it, too.
@@ -38,10 +43,7 @@ import msgpack
 from cdcmeta.errors import InvalidArgumentError, InvalidMessageError
 from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import Envelope
-from cdcmeta.scheduler.transport import addresses
-from cdcmeta.scheduler.transport.addresses import split_address
-from cdcmeta.scheduler.transport.backlog import Waiting, is_heartbeat
-from cdcmeta.scheduler.transport.peer import Peer
+from cdcmeta.scheduler.transport.mailbox import Waiting, is_heartbeat
 from snapkv.base.waiting import monotonic, pause
 
 log = logging.getLogger("cdcmeta.scheduler")
@@ -90,6 +92,8 @@ _CLIENT_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_HOST = re.compile(r"[\w.%-]+|\[[\w.:%-]+\]")
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,106 @@ class Tls:
         return ca, certificate, key
 
 
+class Peer:
+    """Sends to one address over a channel of gRPC, one call at a time."""
+
+    def __init__(
+        self,
+        address: str,
+        channel: Any,
+        call: Callable[[list[tuple[str, bytes]]], Any],
+        waiting: Waiting[tuple[str, bytes]],
+        call_bytes: int,
+    ) -> None:
+        """`call` begins a call with messages, and returns its future."""
+        self._address, self.channel, self._call = address, channel, call
+        self._waiting, self._call_bytes = waiting, call_bytes
+        self._lock = threading.Lock()
+        self._closed = self._fails = self._pauses = False
+        self._is_cut_short = False  # an interrupt came inside a call, which may never end
+        self.is_calling = False
+        """Whether a call is under way."""
+        self.used_at = monotonic()
+
+    def put(self, beat: Hashable, feed: str, raw: bytes) -> None:
+        """Send a message, or let it wait; `beat` identifies a heartbeat that replaces another."""
+        self.used_at = monotonic()
+        with self._lock:
+            if beat is None:
+                self._waiting.put_request((feed, raw), len(raw))
+            else:
+                self._waiting.put_heartbeat((feed, raw), len(raw), beat)
+            batch = self._next()
+        self._send(batch)
+
+    def rank(self) -> tuple[bool, float]:
+        """Return what is smaller the sooner it is closed."""
+        return not self._fails, self.used_at
+
+    def pause(self) -> None:
+        """Begin no call until `resume`; messages wait."""
+        with self._lock:
+            self._pauses = True
+
+    def resume(self) -> None:
+        """Begin calls again."""
+        with self._lock:
+            self._pauses = False
+            batch = self._next()
+        self._send(batch)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+        if self._is_cut_short:  # closing would wait for that call, and so would a finalizer
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.channel))
+        else:
+            self.channel.close()
+
+    def _next(self) -> list[tuple[str, bytes]]:
+        """Return the messages of the next call; none if one is under way or nothing waits."""
+        if self.is_calling or self._closed or self._pauses or not self._waiting:
+            return []
+        self.is_calling = True
+        return self._waiting.take(self._call_bytes)
+
+    def _send(self, batch: list[tuple[str, bytes]]) -> None:
+        if not batch:
+            return
+        try:
+            self._call(batch).add_done_callback(self._done)
+        except (ValueError, RuntimeError):  # the channel was closed, or the process ends
+            with self._lock:
+                self.is_calling = False
+        except (KeyboardInterrupt, SystemExit) as e:
+            self._is_cut_short = True
+            # gRPC takes a lock of all calls in a generator, which an interrupt's traceback would
+            # keep suspended: so this process could send nothing more, and not close its stores
+            traceback.clear_frames(e.__traceback__)
+            raise
+
+    def _done(self, call: Any) -> None:
+        if not self._closed:
+            self._note(call)
+        with self._lock:
+            self.is_calling = False
+            batch = self._next()
+        self._send(batch)
+
+    def _note(self, call: Any) -> None:
+        """Log when calls begin to fail, and when they no longer do."""
+        code = call.code().name
+        fails = code != "OK"
+        if fails and not self._fails:
+            why = " ".join(f"{code}: {call.details()}".split())
+            log.warning("messages to %s are lost: %.300s", self._address, why)
+        elif self._fails and not fails:
+            log.warning("messages to %s arrive again", self._address)
+        self._fails = fails
+
+
 class GrpcPost:
     """Listens at an address, and sends to the addresses of other captures.
 
@@ -138,7 +242,7 @@ class GrpcPost:
     ) -> None:
         """Listen. Raises `InvalidArgumentError`, and `OSError` if the port is taken."""
         host, port = split_address(listen)
-        if tls is None and not insecure and not addresses.is_local(host):
+        if tls is None and not insecure and not is_local(host):
             raise InvalidArgumentError(
                 f"{listen} can be reached from other machines: give the files of TLS, or allow it "
                 "as insecure"
@@ -160,11 +264,11 @@ class GrpcPost:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
         )
-        for each in addresses.free_addresses(host, port):
-            port = self._bound(addresses.joined(each, port))
+        for each in free_addresses(host, port):
+            port = self._bound(joined(each, port))
         self.port = port
         """The port at which it listens."""
-        self.address = advertise or addresses.joined(host, port)
+        self.address = advertise or joined(host, port)
         self._server.start()
         _posts.add(self)
 
@@ -341,17 +445,89 @@ def _read(raw: bytes) -> tuple[list[tuple[str, Envelope, int]], list[str]]:
     return found, unknown
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`. Raises `InvalidArgumentError`.
+
+    >>> split_address("[::1]:7000")
+    ('::1', 7000)
+    """
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65_535
+    if not is_port or not _HOST.fullmatch(host):
+        raise InvalidArgumentError(
+            f"an address is HOST:PORT, or [HOST]:PORT for IPv6, not {address!r}"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """Return `HOST:PORT`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_local(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_any(host: str) -> bool:
+    """Return whether a host means every address of this machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def free_addresses(host: str, port: int) -> list[str]:
+    """Return the numeric addresses of a host at which a server may listen.
+
+    Raises `OSError` if the port is taken at one of them, with a reason that gRPC would only print.
+    """
+    found: list[str] = []
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        absent: OSError | None = None
+        for family, kind, protocol, _, place in infos:
+            try:
+                _try_to_bind(family, kind, protocol, place)
+                found.append(str(place[0]))
+            except OSError as e:
+                if e.errno not in _ABSENT:
+                    raise
+                absent = e  # say, localhost is ::1 as well, and the machine has no IPv6
+        if not found and absent is not None:
+            raise absent
+    except OSError as e:
+        reason = e.strerror or str(e)
+        if e.errno == errno.EADDRINUSE:
+            reason += "; is the port taken by another process?"
+        raise OSError(f"cannot listen at {joined(host, port)}: {reason}") from e
+    return found
+
+
+def _try_to_bind(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> None:
+    with socket.socket(family, kind, protocol) as tried:
+        if os.name != "nt":  # there it would take a port from another process
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        tried.bind(place)
+
+
 def _check_addresses(listen: str, advertise: str | None) -> None:
     """Check that other captures get an address that they can reach."""
     if advertise is None:
-        if addresses.is_any(split_address(listen)[0]):
+        if is_any(split_address(listen)[0]):
             raise InvalidArgumentError(
                 f"{listen} means every address of this machine: advertise the HOST:PORT at which "
                 "other captures reach it"
             )
         return
     host, port = split_address(advertise)
-    if port == 0 or addresses.is_any(host):
+    if port == 0 or is_any(host):
         raise InvalidArgumentError(f"other captures cannot reach {advertise!r}: advertise another")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cdcmeta.scheduler.protocol.messages import Envelope
-from cdcmeta.scheduler.transport.backlog import Waiting, is_heartbeat
+from cdcmeta.scheduler.transport.mailbox import Waiting, is_heartbeat
 
 WAITING_MAX = 100_000
 """The most messages that wait to be received; the oldest heartbeats are lost first."""

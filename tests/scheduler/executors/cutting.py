@@ -3,7 +3,7 @@
 from contextlib import closing
 
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sources.databases import DatabasesSource
+from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from snapkv import CompactedError
 
 NAME = "users"

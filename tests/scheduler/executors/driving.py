@@ -7,7 +7,7 @@ from etcd_server import eventually
 
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
 
 WAIT_S = 20
 

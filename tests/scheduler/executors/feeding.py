@@ -6,8 +6,8 @@ from pathlib import Path
 
 import snapkv
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.recorded import folder_name, recorded_sink, store_name
-from cdcmeta.scheduler.executors.sources.prefixes import Router
+from cdcmeta.scheduler.executors.prefix_source import Router
+from cdcmeta.scheduler.executors.recorded_sink import folder_name, recorded_sink, store_name
 from snapkv import Change, Changes, Commit, SnapshotKV
 
 KINDS = ("memory", "lmdb", "archive")

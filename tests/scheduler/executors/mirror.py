@@ -9,8 +9,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.couch import CouchSink
-from cdcmeta.scheduler.executors.sinks.couch_revisions import key_of
+from cdcmeta.scheduler.executors.couch_sink import CouchSink, key_of
 from snapkv import Change, Changes, Commit
 
 WAIT_S = 20.0

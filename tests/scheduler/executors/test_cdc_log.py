@@ -9,11 +9,11 @@ import snapkv
 from cdcmeta.errors import LogTrimmedError
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink
-from cdcmeta.scheduler.executors.sources import cdc_log
-from cdcmeta.scheduler.executors.sources.cdc_log import CdcLogSource, range_of, text_of
+from cdcmeta.scheduler.executors import cdc_log_source
+from cdcmeta.scheduler.executors.cdc_log_source import CdcLogSource, range_of, text_of
+from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
+from cdcmeta.scheduler.executors.store_sink import StoreSink
 from snapkv.tuples import pack
 
 from .driving import Driven, Noting
@@ -183,7 +183,7 @@ def test_rows_of_an_older_version_come_at_their_time(store, writer):
 
 
 def test_rows_that_are_trimmed_while_stored_ones_are_read(store, writer, monkeypatch):
-    monkeypatch.setattr(cdc_log, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(cdc_log_source, "ROWS_AT_ONCE", 10)
     writer.write(5)
     start = store.resolved()
     writer.write(60)

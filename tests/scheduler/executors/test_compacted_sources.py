@@ -8,13 +8,12 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import LogTrimmedError
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors import reading
+from cdcmeta.scheduler.executors import database_source, feed_reader
+from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from cdcmeta.scheduler.executors.pipeline import Pipeline, Room, size_of
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
-from cdcmeta.scheduler.executors.sinks.databases import DatabaseSink
-from cdcmeta.scheduler.executors.sources import databases
-from cdcmeta.scheduler.executors.sources.databases import DatabasesSource
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
 from snapkv.errors import EngineUnavailableError
 
 from .driving import WAIT_S, Driven, Noting
@@ -25,7 +24,7 @@ TABLES = ["a/", "b/"]
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    monkeypatch.setattr(reading, "RETRY_S", 0.01)
+    monkeypatch.setattr(feed_reader, "RETRY_S", 0.01)
 
 
 @pytest.fixture
@@ -145,7 +144,7 @@ def test_a_document_counts_with_its_leaves(store):
 
 
 def test_a_first_state_goes_on_after_a_compaction(store, monkeypatch):
-    monkeypatch.setattr(databases, "PAGE_DOCS", 2)
+    monkeypatch.setattr(database_source, "PAGE_DOCS", 2)
     db = ChangesDB(store, "users").create()
     for n in range(9):
         db.put({"_id": f"doc{n}"})

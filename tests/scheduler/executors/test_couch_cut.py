@@ -6,7 +6,7 @@ import pytest
 
 import snapkv
 from cdcmeta import ChangesDB
-from cdcmeta.scheduler.executors.sinks.databases import CouchReplicaSink
+from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink
 
 from .cutting import NAME, Copying, edits, living, run_randomly
 

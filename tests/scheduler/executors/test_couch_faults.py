@@ -14,8 +14,8 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import TableState
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.sinks.couch import CouchSink
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
+from cdcmeta.scheduler.executors.couch_sink import CouchSink
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
 
 from .between import Between, answers, closes, hangs, passes_and_closes, trickles
 from .mirror import T1, T2, TABLE, Mirror, commit
@@ -116,7 +116,7 @@ def test_an_answer_without_sense_is_an_error(mirror, between, what, bodies):
 
 
 def test_an_answer_without_end_is_an_error(mirror, between, monkeypatch):
-    monkeypatch.setattr("cdcmeta.scheduler.executors.sinks.couch_client.ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr("cdcmeta.scheduler.executors.couch_client.ANSWER_BYTES_MAX", 10_000)
     writer = mirror.writer(T1, port=between.port)
     writer.begin(1)
     between.next(answers(200, b" " * 20_000), "_all_docs")

@@ -4,8 +4,8 @@ import pytest
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.contract import Origin
-from cdcmeta.scheduler.executors.sinks.databases import CouchReplicaSink
+from cdcmeta.scheduler.executors.contracts import Origin
+from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink
 
 from .between import Held, unchecked
 from .mirror import TABLE, commit

@@ -18,7 +18,7 @@ LOGIN = {"CDCMETA_SINK_USER": "ann", "CDCMETA_SINK_PASSWORD": PASSWORD}
 WRITER = """
 import sys
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.couch import CouchSink
+from cdcmeta.scheduler.executors.couch_sink import CouchSink
 from snapkv import Change, Changes, Commit
 
 writer = CouchSink(sys.argv[1], "feed", write_s=60).writer("t/", Token(1, 1))

@@ -7,8 +7,8 @@ import pytest
 import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.executors.sinks.databases import CouchReplicaSink
-from cdcmeta.scheduler.executors.sources.databases import DatabasesSource
+from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink
+from cdcmeta.scheduler.executors.database_source import DatabasesSource
 
 from .driving import Driven
 from .mirror import T1, T2

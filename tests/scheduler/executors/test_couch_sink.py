@@ -9,12 +9,12 @@ from etcd_server import eventually
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import TableState, Token
+from cdcmeta.scheduler.executors import couch_sink
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.sinks import couch_revisions
-from cdcmeta.scheduler.executors.sinks.couch import CouchSink
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
+from cdcmeta.scheduler.executors.couch_sink import CouchSink
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
-from cdcmeta.scheduler.runtime.records import Changefeed
+from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
 from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, open_sink
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
@@ -98,7 +98,7 @@ def test_a_later_assignment_goes_on_where_the_sink_is(source, mirror, executors)
 def test_a_state_that_begins_anew_removes_what_the_source_lacks_and_nothing_else(
     source, mirror, executors, monkeypatch
 ):
-    monkeypatch.setattr(couch_revisions, "LISTED_DOCS", 3)
+    monkeypatch.setattr(couch_sink, "LISTED_DOCS", 3)
     source.commit(puts={f"a/{n}": b"1" for n in range(9)} | {"b/1": b"1", "_x": b"1"})
     sink = CouchSink(mirror.url(), "f", environment={})
     first = replicated(source, sink, 1, source.resolved())
@@ -161,7 +161,7 @@ def test_a_checkpoint_never_goes_back(mirror):
 
 
 def test_the_state_of_many_keys_is_written_in_several_requests(mirror, between, monkeypatch):
-    monkeypatch.setattr("cdcmeta.scheduler.executors.sinks.couch.BATCH_BYTES", 5_000)
+    monkeypatch.setattr("cdcmeta.scheduler.executors.couch_sink.BATCH_BYTES", 5_000)
     values = {f"k{n:04}": b"x" * 500 for n in range(40)}
     writer = mirror.writer(T1, port=between.port)
     writer.begin(1)

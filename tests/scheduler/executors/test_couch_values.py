@@ -5,8 +5,7 @@ import json
 import pytest
 
 from cdcmeta.errors import SinkError
-from cdcmeta.scheduler.executors.sinks.couch import members_of
-from cdcmeta.scheduler.executors.sinks.couch_revisions import id_of, key_of
+from cdcmeta.scheduler.executors.couch_sink import id_of, key_of, members_of
 
 from .mirror import T1, commit, commit_of
 

@@ -6,7 +6,7 @@ import pytest
 
 import snapkv
 from cdcmeta import ChangesDB
-from cdcmeta.scheduler.executors.sinks.databases import DatabaseSink
+from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
 
 from .cutting import NAME, Copying, edits, leaves, living, run_randomly
 

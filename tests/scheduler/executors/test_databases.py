@@ -10,10 +10,10 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DatabaseNotFoundError
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
-from cdcmeta.scheduler.executors.sinks.databases import DatabaseSink
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.sources.databases import DatabasesSource
+from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.database_source import DatabasesSource
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
 
 from .driving import Driven, Noting
 from .sources import open_source

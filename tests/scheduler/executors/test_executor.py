@@ -11,9 +11,9 @@ from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource, Router
+from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource, Router
+from cdcmeta.scheduler.executors.store_sink import StoreSink
 
 from .driving import WAIT_S, Driven, Noting
 

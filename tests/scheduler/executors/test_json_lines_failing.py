@@ -11,9 +11,9 @@ import pytest
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks import json_lines
-from cdcmeta.scheduler.executors.sinks.contract import Reached
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name, last_checkpoint
+from cdcmeta.scheduler.executors import json_lines_sink
+from cdcmeta.scheduler.executors.contracts import Reached
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name, last_checkpoint
 
 from .sources import commit
 
@@ -98,7 +98,7 @@ def test_whatever_fails_each_commit_is_there_once(sink, monkeypatch):
             raise OSError("the disk fails")
         real(file)
 
-    monkeypatch.setattr(json_lines.os, "fsync", sync)
+    monkeypatch.setattr(json_lines_sink.os, "fsync", sync)
     made = [commit(ts, a=b"%d" % ts) for ts in range(2, 200)]
     done = number = 1
     while done < made[-1].commit.ts:

@@ -11,14 +11,13 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
-from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor, Workers
+from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink
 from cdcmeta.scheduler.executors.pipeline import Pipeline
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
-from cdcmeta.scheduler.executors.workers import Workers
-from cdcmeta.scheduler.runtime.records import check_prefixes
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.runtime.changefeed_records import check_prefixes
 from snapkv import Change, Changes, Commit
 
 from .driving import WAIT_S, Driven, Noting

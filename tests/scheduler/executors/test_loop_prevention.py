@@ -9,12 +9,12 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DocumentConflictError
 from cdcmeta.scheduler import Token
+from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from cdcmeta.scheduler.executors.loop_prevention import ROUTE, place_of
-from cdcmeta.scheduler.executors.sinks.databases import DatabaseSink
-from cdcmeta.scheduler.executors.sinks.recorded import recorded_sink
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink
-from cdcmeta.scheduler.executors.sources.databases import DatabasesSource
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.recorded_sink import recorded_sink
+from cdcmeta.scheduler.executors.store_sink import StoreSink
 from snapkv import Change, Changes, Commit
 from snapkv.model import Meta
 

@@ -12,12 +12,11 @@ from etcd_server import eventually
 
 import snapkv
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors import pipeline, reading
+from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink
-from cdcmeta.scheduler.executors.sources import prefixes
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.store_sink import StoreSink
 from snapkv.errors import EngineUnavailableError
 
 from .sources import Hooked, below, open_source
@@ -148,10 +147,10 @@ def small(monkeypatch):
     monkeypatch.setattr(pipeline, "RETRY_S_MIN", 0.002)
     monkeypatch.setattr(pipeline, "QUEUE_COMMITS", 8)
     monkeypatch.setattr(pipeline, "WRITE_COMMITS", 5)
-    monkeypatch.setattr(reading, "WAIT_S", 0.01)
-    monkeypatch.setattr(reading, "RETRY_S", 0.005)
-    monkeypatch.setattr(reading, "SLICE_S", 0.01)
-    monkeypatch.setattr(prefixes, "PAGE_KEYS", 2)
+    monkeypatch.setattr(feed_reader, "WAIT_S", 0.01)
+    monkeypatch.setattr(feed_reader, "RETRY_S", 0.005)
+    monkeypatch.setattr(feed_reader, "SLICE_S", 0.01)
+    monkeypatch.setattr(prefix_source, "PAGE_KEYS", 2)
 
 
 @pytest.mark.long_after(2)

@@ -6,8 +6,9 @@ import pytest
 
 import snapkv
 from cdcmeta.scheduler.executors import changefeed_executor, pipeline
-from cdcmeta.scheduler.executors.rates import HALF_LIFE_S, Rates, Written
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
+from cdcmeta.scheduler.executors.changefeed_executor import WriteTotals
+from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.runtime.reports import HALF_LIFE_S, Rates
 
 from .driving import WAIT_S, Driven, Noting
 
@@ -16,7 +17,7 @@ def looked(*steps):
     """Return the rates after looks at (second, rows)."""
     rates = Rates()
     for second, rows in steps:
-        rates.look({"t": Written(rows, 10 * rows)}, second)
+        rates.look({"t": WriteTotals(rows, 10 * rows)}, second)
     return rates.of_tables()
 
 
@@ -36,17 +37,19 @@ def test_an_old_load_counts_for_less_and_less():
 def test_a_table_that_was_away_begins_again():
     rates = Rates()
     for second in range(10):
-        rates.look({"t": Written(100 * second, 0)}, float(second))
+        rates.look({"t": WriteTotals(100 * second, 0)}, float(second))
     rates.look({}, 10.0)
     assert rates.of_tables() == {}
-    rates.look({"t": Written(1, 0)}, 11.0)
+    rates.look({"t": WriteTotals(1, 0)}, 11.0)
     assert rates.of_tables()["t"].rows == pytest.approx(1.0)
 
 
 def test_the_fastest_come_first():
     rates = Rates()
     for n in (0, 1):
-        rates.look({"a": Written(n, 0), "b": Written(9 * n, 0), "c": Written(0, 0)}, float(n))
+        rates.look(
+            {"a": WriteTotals(n, 0), "b": WriteTotals(9 * n, 0), "c": WriteTotals(0, 0)}, float(n)
+        )
     assert list(rates.of_tables()) == ["b", "a"]
 
 

@@ -8,9 +8,9 @@ from etcd_server import shared_pool
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks import recorded_archive
-from cdcmeta.scheduler.executors.sinks.recorded import folder_name, recorded_sink, store_name
-from cdcmeta.scheduler.runtime.records import Changefeed
+from cdcmeta.scheduler.executors import recorded_sink as recording
+from cdcmeta.scheduler.executors.recorded_sink import folder_name, recorded_sink, store_name
+from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
 from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, absolute, open_sink
 from snapkv.errors import ArchiveError
 from snapkv.layout import NAME_BYTES_MAX, Layout
@@ -37,7 +37,7 @@ def source(rng, tmp_path):
 
 @pytest.fixture(params=KINDS)
 def place(request, tmp_path, source, monkeypatch):
-    monkeypatch.setattr(recorded_archive, "PAUSE_S", 0.0)
+    monkeypatch.setattr(recording, "PAUSE_S", 0.0)
     place = Place(request.param, tmp_path / "into", source)
     yield place
     place.close()
@@ -154,7 +154,7 @@ def test_a_place_with_other_files_is_left_alone(source, tmp_path):
 
 
 def test_many_small_writes_leave_few_files(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded_archive, "PAUSE_S", 0.0)
+    monkeypatch.setattr(recording, "PAUSE_S", 0.0)
     start, table = source.store.resolved(), TABLES[0]
     for number in range(60):
         source.store.save(f"{table}{number % 7}", b"%d" % number)
@@ -163,20 +163,20 @@ def test_many_small_writes_leave_few_files(source, tmp_path, monkeypatch):
     writer.begin(start)
     feed(source, writer, table, start, most=1)
     with place.open(table) as target:
-        assert len(target._core.engine.manifest.files) < 4 * recorded_archive.TEND_WRITES
+        assert len(target._core.engine.manifest.files) < 4 * recording.TEND_WRITES
     assert place.log(table) == source.log(table, start)
 
 
 def test_small_writes_in_a_row_are_apart(source, tmp_path, monkeypatch):
     pauses = []
-    monkeypatch.setattr(recorded_archive, "pause", pauses.append)
+    monkeypatch.setattr(recording, "pause", pauses.append)
     start, table = source.store.resolved(), TABLES[0]
     source.fill(40)
     writer = Place("archive", tmp_path / "into", source).writer(table, 1)
     writer.begin(start)
     feed(source, writer, table, start, most=1)
     assert pauses[0] == 0.0
-    assert all(0.0 <= each <= recorded_archive.PAUSE_S for each in pauses[1:])
+    assert all(0.0 <= each <= recording.PAUSE_S for each in pauses[1:])
     assert max(pauses[1:]) > 0.0
 
 

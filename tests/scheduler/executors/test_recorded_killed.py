@@ -8,7 +8,7 @@ from sampling import SOAK
 
 import snapkv
 from cdcmeta.errors import SinkError
-from cdcmeta.scheduler.executors.sinks import recorded_archive
+from cdcmeta.scheduler.executors import recorded_sink
 from snapkv.archive.folder import Folder
 from snapkv.engine.lmdb.engine import LmdbEngine
 from snapkv.engine.memory import MemoryEngine
@@ -78,8 +78,8 @@ def source(rng, tmp_path):
 
 @pytest.fixture(params=KINDS)
 def kind(request, monkeypatch):
-    monkeypatch.setattr(recorded_archive, "PAUSE_S", 0.0)
-    monkeypatch.setattr(recorded_archive, "TEND_WRITES", 2)
+    monkeypatch.setattr(recorded_sink, "PAUSE_S", 0.0)
+    monkeypatch.setattr(recorded_sink, "TEND_WRITES", 2)
     return request.param
 
 

@@ -10,11 +10,11 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached
-from cdcmeta.scheduler.executors.sinks.databases import DatabaseSink
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink, reached_of
-from cdcmeta.scheduler.executors.sources.databases import DocumentChange
+from cdcmeta.scheduler.executors.contracts import Origin, Reached
+from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.database_source import DocumentChange
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
+from cdcmeta.scheduler.executors.store_sink import StoreSink, reached_of
 from snapkv import Changes, Commit
 from snapkv.base.waiting import monotonic
 

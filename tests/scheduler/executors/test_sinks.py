@@ -8,9 +8,9 @@ import pytest
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.contract import Reached
-from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink, reached_of
+from cdcmeta.scheduler.executors.contracts import Reached
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
+from cdcmeta.scheduler.executors.store_sink import StoreSink, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
 from snapkv.model import Meta
 

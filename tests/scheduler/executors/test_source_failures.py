@@ -8,10 +8,9 @@ from etcd_server import eventually
 
 import snapkv
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors import pipeline, reading
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink
-from cdcmeta.scheduler.executors.sources import prefixes
+from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
+from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.store_sink import StoreSink
 from snapkv import CompactedError
 from snapkv.errors import EngineUnavailableError, StoreClosedError, StoreRestoredError
 
@@ -41,7 +40,7 @@ def noting():
 
 @pytest.fixture
 def driven(source, noting, monkeypatch):
-    monkeypatch.setattr(reading, "RETRY_S", 0.01)
+    monkeypatch.setattr(feed_reader, "RETRY_S", 0.01)
     driven = Driven(source, CalledSink(noting), TABLES)
     yield driven
     driven.close()
@@ -191,7 +190,7 @@ def test_a_table_that_is_back_at_once_gets_its_commits(store, source, driven, no
 
 
 def test_a_table_far_behind_holds_up_no_other(store, source, driven, noting, monkeypatch):
-    monkeypatch.setattr(reading, "SLICE_S", 0.02)
+    monkeypatch.setattr(feed_reader, "SLICE_S", 0.02)
     start = store.resolved()
     made = save(store, "a/", 60)
     may_end, seen = threading.Event(), []
@@ -215,7 +214,7 @@ def test_a_table_far_behind_holds_up_no_other(store, source, driven, noting, mon
 
 def test_a_slow_table_recovers_with_all_its_commits(store, driven, noting, monkeypatch):
     monkeypatch.setattr(pipeline, "QUEUE_COMMITS", 20)
-    monkeypatch.setattr(reading, "WAIT_S", 0.01)
+    monkeypatch.setattr(feed_reader, "WAIT_S", 0.01)
     rng, made = random.Random(7), {table: [] for table in TABLES}
     driven.start(store.resolved())
     hold = threading.Event()
@@ -272,7 +271,7 @@ def test_a_commit_that_was_handed_out_is_never_after_the_position(store, driven)
 
 def test_a_part_of_the_state_that_fails_is_written_again(store, source, noting, monkeypatch):
     monkeypatch.setattr(pipeline, "RETRY_S_MIN", 0.01)
-    monkeypatch.setattr(prefixes, "PAGE_KEYS", 3)
+    monkeypatch.setattr(prefix_source, "PAGE_KEYS", 3)
     for n in range(20):
         store.save(f"a/{n}", b"%d" % n)
     noting.before = stopping([None, OSError("down"), None, OSError("down"), OSError("down")])
@@ -311,7 +310,7 @@ def test_parts_of_a_state_are_bounded_and_a_small_target_gets_smaller_ones(
     driven.start(store.resolved() - 1)
     driven.reach(store.resolved())
     sizes = [sum(len(c.value) for each in call[2] for c in each) for call in noting.calls]
-    assert max(sizes) <= prefixes.PAGE_BYTES
+    assert max(sizes) <= prefix_source.PAGE_BYTES
     driven.close()
     with snapkv.open("memory:") as target:
         real = target.commit

@@ -9,7 +9,7 @@ import pytest
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink, reached_of
+from cdcmeta.scheduler.executors.store_sink import StoreSink, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
 from snapkv.errors import EngineUnavailableError
 

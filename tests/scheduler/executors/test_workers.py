@@ -5,9 +5,9 @@ import threading
 import pytest
 
 import snapkv
-from cdcmeta.scheduler.executors import workers
+from cdcmeta.scheduler.executors import changefeed_executor
+from cdcmeta.scheduler.executors.contracts import CalledSink
 from cdcmeta.scheduler.executors.pipeline import Room
-from cdcmeta.scheduler.executors.sinks.called import CalledSink
 
 from .driving import WAIT_S, Driven, Noting
 
@@ -23,7 +23,7 @@ def source():
 
 
 def test_more_calls_hang_than_there_are_threads(source, monkeypatch):
-    monkeypatch.setattr(workers, "HUNG_S", 0.1)
+    monkeypatch.setattr(changefeed_executor, "HUNG_S", 0.1)
     noting, go_on = Noting(), threading.Event()
     hung = TABLES[:10]
     noting.before = lambda table, checkpoint: table not in hung or go_on.wait(WAIT_S)
@@ -39,15 +39,15 @@ def test_more_calls_hang_than_there_are_threads(source, monkeypatch):
     assert len(noting.calls) == len(TABLES)
     threads = driven.executor._workers._threads
     driven.until(
-        lambda: source.save("t11/b", b"1") and len(threads) <= workers.THREADS + 1,
+        lambda: source.save("t11/b", b"1") and len(threads) <= changefeed_executor.THREADS + 1,
         "the threads too many to end",
     )
     driven.close()
 
 
 def test_hung_threads_have_a_bound(source, monkeypatch):
-    monkeypatch.setattr(workers, "HUNG_S", 0.0)
-    monkeypatch.setattr(workers, "THREADS_MAX", 6)
+    monkeypatch.setattr(changefeed_executor, "HUNG_S", 0.0)
+    monkeypatch.setattr(changefeed_executor, "THREADS_MAX", 6)
     noting, go_on = Noting(), threading.Event()
     noting.before = lambda table, checkpoint: go_on.wait(WAIT_S)
     driven = Driven(source, CalledSink(noting), TABLES)

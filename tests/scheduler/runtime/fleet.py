@@ -13,8 +13,8 @@ from etcd_server import eventually
 from sampling import SOAK
 
 from cdcmeta.scheduler.runtime import Changefeeds
-from cdcmeta.scheduler.runtime.records import CHECKPOINT, checkpoint_of, space_of
-from cdcmeta.scheduler.runtime.registration import HUNG_EXIT
+from cdcmeta.scheduler.runtime.capture import HUNG_EXIT
+from cdcmeta.scheduler.runtime.changefeed_records import CHECKPOINT, checkpoint_of, space_of
 
 from . import ledger
 

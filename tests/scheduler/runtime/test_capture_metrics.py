@@ -15,8 +15,9 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.metrics import CaptureMetrics
 from cdcmeta.scheduler.core.replication import ReplicationManager
 from cdcmeta.scheduler.core.states import NO_PROGRESS
-from cdcmeta.scheduler.runtime import Capture, Changefeeds, registration
-from cdcmeta.scheduler.runtime.gauges import table_states
+from cdcmeta.scheduler.runtime import Capture, Changefeeds
+from cdcmeta.scheduler.runtime import capture as capture_module
+from cdcmeta.scheduler.runtime.reports import table_states
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ HERE = {"cluster": "default", "capture": "c1"}
 
 
 def test_a_capture_that_leads_and_replicates(monkeypatch):
-    monkeypatch.setattr(registration, "REPORT_S", 0.05)
+    monkeypatch.setattr(capture_module, "REPORT_S", 0.05)
     registry = CollectorRegistry()
     with snapkv.open("memory:") as store:
         post = LocalNetwork().post("c1")

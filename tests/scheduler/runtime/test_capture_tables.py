@@ -11,7 +11,7 @@ from etcd_server import eventually
 import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding
-from cdcmeta.scheduler.executors.sinks.json_lines import file_name
+from cdcmeta.scheduler.executors.json_lines_sink import file_name
 from cdcmeta.scheduler.runtime import Changefeeds
 
 from .fleet import WAIT_S, Fleet

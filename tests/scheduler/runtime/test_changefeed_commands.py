@@ -13,7 +13,7 @@ from etcd_server import eventually
 import snapkv
 from cdcmeta.cli.app import FAILED, INTERRUPTED, USAGE, main
 from cdcmeta.scheduler.runtime import Changefeeds
-from cdcmeta.scheduler.runtime.records import (
+from cdcmeta.scheduler.runtime.changefeed_records import (
     Registration,
     capture_name,
     encoded,
@@ -21,7 +21,7 @@ from cdcmeta.scheduler.runtime.records import (
     place_key,
     report_key,
 )
-from cdcmeta.scheduler.runtime.status import GONE, NO_CAPTURE
+from cdcmeta.scheduler.runtime.changefeeds import GONE, NO_CAPTURE
 
 from . import ledger
 from .fleet import WAIT_S, Fleet

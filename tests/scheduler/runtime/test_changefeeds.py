@@ -7,9 +7,10 @@ import pytest
 import snapkv
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
-from cdcmeta.scheduler.runtime import Changefeeds, Placement, records
-from cdcmeta.scheduler.runtime.records import Registration
-from cdcmeta.scheduler.runtime.url_forms import OBJECT_STORES, check_source
+from cdcmeta.scheduler.runtime import Changefeeds, Placement
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeed_records import Registration
+from cdcmeta.scheduler.runtime.stores_and_sinks import OBJECT_STORES, check_source
 from snapkv import ManualClock, SnapKVError
 from snapkv.archive.storage import CONFIG
 from snapkv.engine.etcd.endpoint import endpoints_of

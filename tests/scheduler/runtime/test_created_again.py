@@ -7,7 +7,8 @@ from etcd_server import eventually
 
 import snapkv
 from cdcmeta.scheduler.core.watermarks import Watermarks
-from cdcmeta.scheduler.runtime import Capture, Changefeeds, records
+from cdcmeta.scheduler.runtime import Capture, Changefeeds
+from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.scheduler.runtime.stores_and_sinks import origin_of
 from cdcmeta.scheduler.transport.local import LocalNetwork
 

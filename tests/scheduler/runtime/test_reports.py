@@ -10,11 +10,12 @@ from rich.console import Console
 import snapkv
 from cdcmeta.cli.changefeed_status import status_lines, status_of
 from cdcmeta.scheduler import Limits
+from cdcmeta.scheduler.executors.changefeed_executor import Delay, WriteTotals
 from cdcmeta.scheduler.executors.pipeline import Problem
-from cdcmeta.scheduler.executors.rates import Delay, Rate, Written
-from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
-from cdcmeta.scheduler.runtime import Capture, Changefeeds, registration, reports, term
-from cdcmeta.scheduler.runtime.reports import FeedReport, Reporter, Weights, feed_reports
+from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.runtime import Capture, Changefeeds, reports, term
+from cdcmeta.scheduler.runtime import capture as capture_module
+from cdcmeta.scheduler.runtime.reports import FeedReport, Rate, Reporter, Weights, feed_reports
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.errors import CorruptStoreError
 
@@ -62,7 +63,7 @@ class Pair:
 def pair(monkeypatch):
     monkeypatch.setattr(reports, "LOOK_S", 0.3)
     monkeypatch.setattr(reports, "LATE_S", 1.0)
-    monkeypatch.setattr(registration, "REPORT_S", 0.3)
+    monkeypatch.setattr(capture_module, "REPORT_S", 0.3)
     monkeypatch.setattr(term, "WEIGH_US", 500_000)
     with snapkv.open("memory:") as store:
         store.save("t0/first", b"1")
@@ -136,8 +137,8 @@ def test_a_capture_that_cannot_report_is_named_and_logs_why(pair, monkeypatch, c
         def __getattr__(self, name):
             return getattr(self._space, name)
 
-    space = real(pair.store, registration.records.space_of("default"))
-    space.commit(deletes=[registration.records.report_key(silent)])
+    space = real(pair.store, capture_module.records.space_of("default"))
+    space.commit(deletes=[capture_module.records.report_key(silent)])
     monkeypatch.setattr(snapkv.SnapshotKV, "space", lambda *a: Failing(real(*a)))
     pair.store.save("t1/new", b"1")
 
@@ -188,7 +189,7 @@ def test_a_changefeed_of_an_empty_store_begins_with_the_first_commit(monkeypatch
             functions={"write": lambda t, k, commits, c: written.extend(commits)},
         )
         monkeypatch.setattr(
-            registration, "open_source", lambda feed, _: PrefixSource(source, {"*": ""})
+            capture_module, "open_source", lambda feed, _: PrefixSource(source, {"*": ""})
         )
         capture.start()
         feeds.create("copy", "memory:", "call:write", start=source.resolved(), with_state=True)
@@ -248,7 +249,7 @@ def test_a_report_of_many_failing_tables_is_bounded():
     executor.opened = executor
     executor.source_error = None
     executor.problems = lambda: {f"t{n}": Problem("x" * 2_000, 0.0, 1) for n in range(20_000)}
-    executor.written = lambda: {f"t{n}": Written(n, n) for n in range(20_000)}
+    executor.written = lambda: {f"t{n}": WriteTotals(n, n) for n in range(20_000)}
     executor.delays = lambda least_s: {f"t{n}": Delay(n, "written") for n in range(20_000)}
     reporter = Reporter(executor)
     raw = json.dumps(reporter.report(20_000).encode())

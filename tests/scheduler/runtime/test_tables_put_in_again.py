@@ -13,9 +13,9 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
-from cdcmeta.scheduler.executors.sinks.json_lines import file_name
-from cdcmeta.scheduler.executors.sinks.recorded import folder_name, store_name
-from cdcmeta.scheduler.runtime import Capture, Changefeeds, records
+from cdcmeta.scheduler.executors.json_lines_sink import file_name
+from cdcmeta.scheduler.executors.recorded_sink import folder_name, store_name
+from cdcmeta.scheduler.runtime import Capture, Changefeeds, changefeed_records
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
 pytestmark = pytest.mark.slow
@@ -232,10 +232,10 @@ def test_a_late_checkpoint_of_an_owner_does_not_pass_a_new_table(copying):
     for capture in feed.captures:
         capture.stop(drain=False)
     feed.feeds.update("copy", prefixes=["a/", "b/"])
-    late = records.encoded_watermarks(
-        Watermarks(far := feed.store.resolved(), far, 0), made.created
-    )
-    feed.store.space(records.space_of("default")).commit(puts={records.CHECKPOINT + b"copy": late})
+    watermarks = Watermarks(far := feed.store.resolved(), far, 0)
+    late = changefeed_records.encoded_watermarks(watermarks, made.created)
+    space = feed.store.space(changefeed_records.space_of("default"))
+    space.commit(puts={changefeed_records.CHECKPOINT + b"copy": late})
     assert feed.feeds.checkpoint("copy").checkpoint == start
     feed.start("c2")
     feed.reach(feed.store.save("a/2", b"2"))

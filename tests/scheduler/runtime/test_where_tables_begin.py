@@ -12,9 +12,14 @@ from sampling import SOAK
 
 from cdcmeta.scheduler import Barrier, Progress
 from cdcmeta.scheduler.core.watermarks import ReportedProgress
-from cdcmeta.scheduler.runtime import beginnings, records
-from cdcmeta.scheduler.runtime.beginnings import floors_of, stored_checkpoint, updated
-from cdcmeta.scheduler.runtime.records import Begin, Changefeed
+from cdcmeta.scheduler.runtime import changefeed_records as records
+from cdcmeta.scheduler.runtime.changefeed_records import (
+    Begin,
+    Changefeed,
+    floors_of,
+    stored_checkpoint,
+    updated,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +132,7 @@ def test_no_table_begins_beyond_what_its_sink_has(with_state):
 
 def test_a_checkpoint_that_does_not_name_its_update_is_not_enough(monkeypatch):
     """The walk finds the fault if a late checkpoint counts for tables that it did not know."""
-    monkeypatch.setattr(beginnings, "begins_of", lambda feed, found: {} if found else feed.begins)
+    monkeypatch.setattr(records, "begins_of", lambda feed, found: {} if found else feed.begins)
     with pytest.raises(AssertionError, match=r"would begin at|lacks what is before"):
         [walk(seed, with_state=False) for seed in range(300)]
 

@@ -20,8 +20,8 @@ from cdcmeta.scheduler.protocol.messages import (
     Sync,
 )
 from cdcmeta.scheduler.transport import grpc_post, local
-from cdcmeta.scheduler.transport.backlog import Waiting
 from cdcmeta.scheduler.transport.local import LocalNetwork
+from cdcmeta.scheduler.transport.mailbox import Waiting
 
 from .posting import (
     HEADER,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from cdcmeta.scheduler.runtime import Changefeeds
-from cdcmeta.scheduler.runtime.records import capture_of, space_of
-from cdcmeta.scheduler.runtime.registration import HUNG_EXIT
+from cdcmeta.scheduler.runtime.capture import HUNG_EXIT
+from cdcmeta.scheduler.runtime.changefeed_records import capture_of, space_of
 from snapkv import SnapshotKV
 from snapkv.base.waiting import monotonic, pause
 from snapkv.cli.exits import Exit

@@ -1,7 +1,8 @@
-"""Messages that wait for a peer, or to be received: bounded in number and bytes.
+"""The contract of a capture's mailbox, and the messages that wait in one.
 
-Beyond the bounds the oldest heartbeats are dropped, and the oldest requests only when no heartbeat
-waits. The protocol repeats both, but a request later, when its loss is noticed.
+They are bounded in number and bytes. Beyond the bounds the oldest heartbeats are dropped, and the
+oldest requests only when no heartbeat waits. The protocol repeats both, but a request later, when
+its loss is noticed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,40 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from cdcmeta.scheduler.protocol.messages import Announce, Body, Heartbeat, HeartbeatResponse
+from cdcmeta.scheduler.protocol.messages import (
+    Announce,
+    Body,
+    Envelope,
+    Heartbeat,
+    HeartbeatResponse,
+)
+
+
+class Post(Protocol):
+    """Sends messages to addresses, and receives those for its own; each may be lost or late."""
+
+    @property
+    def address(self) -> str:
+        """Where other captures reach it."""
+        ...
+
+    def send(self, address: str, feed: str, envelope: Envelope) -> None:
+        """Send a message of a changefeed; never blocks.
+
+        It is lost if the address is not valid, or if no post listens there.
+        """
+        ...
+
+    def receive(self) -> list[tuple[str, Envelope]]:
+        """Return the messages that have arrived, each with its changefeed; never blocks."""
+        ...
+
+    def close(self) -> None:
+        """End it; no thread of it remains, and later messages are lost. May be repeated."""
+        ...
+
 
 T = TypeVar("T")
 

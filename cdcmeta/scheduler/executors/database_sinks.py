@@ -40,18 +40,18 @@ from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.loop_prevention import ROUTE
-from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL, Claim, Origin
-from cdcmeta.scheduler.executors.sinks.couch import (
+from cdcmeta.scheduler.executors.contracts import NAME_IN_URL, Claim, Origin
+from cdcmeta.scheduler.executors.couch_client import CouchClient, Database
+from cdcmeta.scheduler.executors.couch_sink import (
     BATCH_BYTES,
     BATCH_DOCS,
     WRITE_S,
     CouchSink,
     CouchWriter,
 )
-from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
-from cdcmeta.scheduler.executors.sinks.stores import StoreSink, StoreWriter
-from cdcmeta.scheduler.executors.sources.databases import DocumentChange
+from cdcmeta.scheduler.executors.database_source import DocumentChange
+from cdcmeta.scheduler.executors.loop_prevention import ROUTE
+from cdcmeta.scheduler.executors.store_sink import StoreSink, StoreWriter
 from snapkv import Changes, CommitTooLargeError, SnapshotKV
 from snapkv.base.waiting import monotonic
 

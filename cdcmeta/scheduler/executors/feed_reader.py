@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
+from cdcmeta.scheduler.executors.contracts import Feed, Part, TableSource
 from cdcmeta.scheduler.executors.pipeline import GONE, Pipeline
-from cdcmeta.scheduler.executors.sources.contract import Feed, Part, TableSource
 from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreClosedError, StoreRecreatedError, StoreRestoredError
 

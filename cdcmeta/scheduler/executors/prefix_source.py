@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
+from cdcmeta.scheduler.executors.contracts import Part
 from cdcmeta.scheduler.executors.loop_prevention import RECORDS, metas_of
-from cdcmeta.scheduler.executors.sources.contract import Part
 from snapkv import Change, Changes, Commit, Entry, SnapshotKV, Watch
 
 V = TypeVar("V")

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.sinks.contract import NOTHING, Claim, Origin, Reached
+from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, Reached
 from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16

@@ -1,26 +1,34 @@
-"""A capture's side: obeys the owner, drives an executor, and reports its tables."""
+"""A capture's side: obeys the owner, drives an executor, and reports its tables.
+
+* `TableExecutor`, the interface that an agent drives.
+* `apply_request` and what follows: how requests change an agent's state of one table; pure.
+* `Agent`, which keeps these states.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.agent import table_state
-from cdcmeta.scheduler.agent.executor import TableExecutor
-from cdcmeta.scheduler.agent.table_state import Action, EndedTable, RunningTable
-from cdcmeta.scheduler.core.coverage import Digest
 from cdcmeta.scheduler.core.states import (
     ENDED,
     INTEGER_MAX,
     LIVE,
+    NO_PROGRESS,
+    NO_TOKEN,
+    AddRequest,
     Progress,
+    RemoveRequest,
+    Request,
     TableState,
     TableStatus,
+    Token,
 )
-from cdcmeta.scheduler.core.tasks import Request
+from cdcmeta.scheduler.core.watermarks import Digest
 from cdcmeta.scheduler.owner.cluster import check_name, check_revision
-from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict, agent_accepts
 from cdcmeta.scheduler.protocol.messages import (
     NO_BARRIER,
     Announce,
@@ -31,8 +39,178 @@ from cdcmeta.scheduler.protocol.messages import (
     Header,
     Heartbeat,
     HeartbeatResponse,
+    KnownOwner,
     Sync,
+    Verdict,
+    agent_accepts,
 )
+
+
+class ExecutorStatus(NamedTuple):
+    """The status of a table on this capture."""
+
+    state: TableState
+    progress: Progress
+
+
+class TableExecutor(Protocol):
+    """Replicates tables; an agent calls it from one thread, and no call may block.
+
+    A table is prepared (allocates, connects, reads ahead; writes nothing downstream), then
+    replicated (writes), then removed. Each step may take long; the agent asks whether it is done.
+
+    An executor may also have `laggards()`: it returns progress (`Progress`), and the tables that
+    have not at least that, or that do not replicate, or that ended by themselves since. Then a
+    heartbeat costs what has changed; without it, every table is asked for its status each time.
+    """
+
+    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
+        """Begin to prepare a table, or to replicate one that is prepared.
+
+        `start_ts`: everything before it is downstream already. `token` names the assignment, and
+        later assignments of the table have larger ones: a sink that keeps the largest can reject
+        what an earlier assignment still writes. Return False if it cannot begin now: the agent
+        calls again. Adding a table twice is not an error.
+        """
+        ...
+
+    def is_add_finished(self, table: str, *, is_prepare: bool) -> bool:
+        """Return whether the table is prepared, or replicates, depending on `is_prepare`."""
+        ...
+
+    def remove_table(self, table: str) -> bool:
+        """Begin to stop a table; return False if it cannot begin now: the agent calls again.
+
+        The agent may call it at any time, also while the table is being prepared or started: after
+        that the table must not begin to write.
+        """
+        ...
+
+    def is_remove_finished(self, table: str) -> int | None:
+        """Return the last checkpoint once nothing can write the table any more, else None."""
+        ...
+
+    def all_tables(self) -> Collection[str]:
+        """Return the tables that it has, in any state."""
+        ...
+
+    def checkpoint(self) -> Progress:
+        """Return the progress common to all its tables."""
+        ...
+
+    def status(self, table: str) -> ExecutorStatus:
+        """Return the status of a table; `ABSENT` for an unknown one."""
+        ...
+
+
+class RunningTable(NamedTuple):
+    """A table that an agent has a pipeline for."""
+
+    token: Token
+    state: TableState = TableState.PREPARING
+    is_committed: bool = False
+    """Whether it was asked to replicate; `state` is REPLICATING once it does."""
+    progress: Progress = NO_PROGRESS
+
+
+class EndedTable(NamedTuple):
+    """A table without a pipeline, and a promise: it will not start up to this token."""
+
+    token: Token
+    progress: Progress = NO_PROGRESS
+    """The last progress of the pipeline that had this token."""
+
+
+class Action(Enum):
+    """What the executor must do."""
+
+    PREPARE = "prepare"
+    REPLICATE = "replicate"
+    REMOVE = "remove"
+
+
+class Applied(NamedTuple):
+    """The state after a request, and what the executor must do."""
+
+    kept: RunningTable | EndedTable | None
+    action: Action | None = None
+
+
+def apply_request(kept: RunningTable | EndedTable | None, request: Request) -> Applied:
+    """Return the state after an owner's request.
+
+    A table is prepared only under a token newer than all ended ones, and replicated only if it was
+    prepared under the token of the commit. A removal ends a table with its token or an earlier one;
+    without a table, it is a promise not to start one. Every other request changes nothing: the
+    reported status informs the owner.
+    """
+    if isinstance(kept, RunningTable):
+        return _apply_running(kept, request)
+    if isinstance(request, AddRequest) and request.is_prepare:
+        if kept is None or request.token > kept.token:
+            return Applied(RunningTable(request.token, progress=request.progress), Action.PREPARE)
+        return Applied(kept)
+    return Applied(promise_of(kept, request.token))
+
+
+def _apply_running(held: RunningTable, request: Request) -> Applied:
+    if isinstance(request, RemoveRequest):
+        if request.token < held.token or held.state is TableState.STOPPING:
+            return Applied(held)
+        return Applied(held._replace(state=TableState.STOPPING), Action.REMOVE)
+    if request.is_prepare or request.token != held.token or held.is_committed:
+        return Applied(held)
+    if held.state is not TableState.PREPARED:
+        return Applied(held)
+    committed = held._replace(is_committed=True, progress=request.progress)
+    return Applied(committed, Action.REPLICATE)
+
+
+def is_starting(kept: RunningTable | EndedTable | None, request: Request) -> bool:
+    """Return whether a request repeats the commit under which a table is already starting.
+
+    Such a commit is not answered: the answer "prepared" would make the owner repeat it.
+    """
+    return (
+        isinstance(kept, RunningTable)
+        and kept.is_committed
+        and kept.state is TableState.PREPARED
+        and isinstance(request, AddRequest)
+        and not request.is_prepare
+        and request.token == kept.token
+    )
+
+
+def promise_of(kept: RunningTable | EndedTable | None, token: Token) -> RunningTable | EndedTable:
+    """Return the state after a question about a token: a table that is absent will not start.
+
+    So the answer "absent" stays true.
+    """
+    if isinstance(kept, RunningTable) or (kept is not None and kept.token >= token):
+        return kept
+    return EndedTable(token)
+
+
+def ended_table(held: RunningTable, progress: Progress) -> EndedTable:
+    """Return the state of a table that has stopped."""
+    return EndedTable(held.token, held.progress.fold(progress))
+
+
+def forgotten_tables(before: EndedTable | None, tokens: Iterable[Token]) -> EndedTable:
+    """Return the promise for all forgotten tables when more are forgotten."""
+    earlier = NO_TOKEN if before is None else before.token
+    return EndedTable(max([earlier, *tokens]))
+
+
+def status_of(table: str, kept: RunningTable | EndedTable | None, asked: Token) -> TableStatus:
+    """Return the status to report to an owner that asked about a token."""
+    if isinstance(kept, RunningTable):
+        token, state, _, progress = kept
+        return tuple.__new__(TableStatus, (table, token, state, progress))
+    known = kept is not None and kept.token == asked
+    progress = kept.progress if known and kept is not None else NO_PROGRESS
+    return TableStatus(table, asked, TableState.ABSENT, progress)
+
 
 ENDED_MAX = 10_000
 """How many ended tables are remembered; of older ones only the newest token is kept."""
@@ -180,11 +358,11 @@ class Agent:
         for _, table in older:
             del self._kept[table]
             self.failures.pop(table, None)
-        self._forgotten = table_state.forgotten(self._forgotten, [token for token, _ in older])
+        self._forgotten = forgotten_tables(self._forgotten, [token for token, _ in older])
 
     def _all(self) -> tuple[TableStatus, ...]:
         return tuple(
-            table_state.status(table, held, held.token)
+            status_of(table, held, held.token)
             for table, held in self._kept.items()
             if isinstance(held, RunningTable)
         )
@@ -192,7 +370,7 @@ class Agent:
     def _apply(self, request: Request) -> None:
         table = request.table
         before = self._kept.get(table, self._forgotten)
-        kept, action = table_state.apply(before, request)
+        kept, action = apply_request(before, request)
         if kept is not None:
             self._keep(table, kept)
         if action is not None:
@@ -201,10 +379,10 @@ class Agent:
             self._continue(table)
         kept = self._kept.get(table, self._forgotten)
         # a finished action is reported at its end, a stop also at its begin
-        is_reported_later = action is None and table_state.is_starting(before, request)
+        is_reported_later = action is None and is_starting(before, request)
         is_stopping = action is Action.REMOVE and isinstance(kept, RunningTable)
         if is_stopping or (action is None and not is_reported_later):
-            self._report(table_state.status(table, kept, request.token))
+            self._report(status_of(table, kept, request.token))
 
     def _keep(self, table: str, kept: RunningTable | EndedTable) -> None:
         """Replace what is known of a table: its token or its state, not only its progress."""
@@ -264,7 +442,7 @@ class Agent:
             self._refresh(table)
             kept = self._kept[table]
             if isinstance(kept, RunningTable):
-                self._report(table_state.status(table, kept, kept.token))
+                self._report(status_of(table, kept, kept.token))
 
     def _held(self, table: str) -> RunningTable:
         held = self._kept[table]
@@ -330,7 +508,7 @@ class Agent:
 
     def _end(self, table: str, progress: Progress) -> None:
         held = self._held(table)
-        ended = table_state.ended(held, progress)
+        ended = ended_table(held, progress)
         self._keep(table, ended)
         self._busy.pop(table, None)
         self._begun.discard(table)
@@ -364,13 +542,13 @@ class Agent:
         for table, token in heartbeat.tables:
             held = kept.get(table, forgotten)
             if not isinstance(held, RunningTable):  # a running table needs no promise
-                kept[table] = held = table_state.promise(held, token)
-            statuses[table] = table_state.status(table, held, token)
+                kept[table] = held = promise_of(held, token)
+            statuses[table] = status_of(table, held, token)
         listed: Iterable[str] = kept if self._rest is None else (self._news | self._unsettled)
         for table in listed if len(statuses) < len(kept) else ():
             running = kept.get(table)
             if isinstance(running, RunningTable) and table not in statuses:
-                statuses[table] = table_state.status(table, running, running.token)
+                statuses[table] = status_of(table, running, running.token)
         for table, status in reports.items():
             asked = statuses.get(table)
             # "stopped" says more than "absent": the table was here and has ended

@@ -31,7 +31,7 @@ from cdcmeta.changes.revisions import Leaf, Revision
 from cdcmeta.changes.sequence import START
 from cdcmeta.changes.state import State
 from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
-from cdcmeta.scheduler.executors.sources.contract import Part
+from cdcmeta.scheduler.executors.contracts import Part
 from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV, Watch
 from snapkv.copying.toolkit import Keyspace, View
 

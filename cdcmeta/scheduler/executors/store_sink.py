@@ -28,6 +28,7 @@ import msgpack
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors.contracts import NOTHING, WHOLE, Claim, Origin, Reached
 from cdcmeta.scheduler.executors.loop_prevention import (
     RECORDS,
     last_place,
@@ -38,8 +39,6 @@ from cdcmeta.scheduler.executors.loop_prevention import (
     route_of,
     without_returning,
 )
-from cdcmeta.scheduler.executors.sinks.contract import NOTHING, Claim, Origin, Reached
-from cdcmeta.scheduler.executors.sources.contract import WHOLE
 from snapkv import (
     Absent,
     AtRevision,

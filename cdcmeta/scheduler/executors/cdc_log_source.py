@@ -22,7 +22,7 @@ from cdcmeta.errors import LogTrimmedError
 from cdcmeta.generations.consumer import rows_between
 from cdcmeta.generations.log_rows import ROW_PREFIX, SLOTS, LogRow, row_of, trimmed_at, upgrade
 from cdcmeta.generations.tokens import murmur3_token
-from cdcmeta.scheduler.executors.sources.contract import Part
+from cdcmeta.scheduler.executors.contracts import Part
 from snapkv import Change, Changes, Commit, CompactedError, Snapshot, SnapshotKV, Space, Watch
 
 ROWS_AT_ONCE = 1_000

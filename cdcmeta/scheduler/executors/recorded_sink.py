@@ -22,22 +22,18 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.sinks.contract import fenced
-from cdcmeta.scheduler.executors.sinks.json_lines import SUFFIX, file_name
-from cdcmeta.scheduler.executors.sinks.recorded_place import (
-    TAKE_TRIES,
-    Assignment,
-    Place,
-    State,
-    Versions,
-)
+from cdcmeta.scheduler.executors.contracts import fenced
+from cdcmeta.scheduler.executors.json_lines_sink import SUFFIX, file_name
 from snapkv import Change, Changes, Commit, SnapshotKV
+from snapkv.base.waiting import monotonic, pause
 from snapkv.copying.toolkit import (
     CREATION_ORDINAL,
     Compare,
@@ -62,6 +58,25 @@ from snapkv.copying.toolkit import (
 from snapkv.errors import ArchiveTakenError, EngineBusyError, SessionLostError
 from snapkv.model import Held
 
+if TYPE_CHECKING:
+    from snapkv.copying.archive_target import ArchiveTarget  # pyarrow
+
+TAKE_TRIES = 16
+"""The most times that another assignment may begin while one takes its place."""
+
+State = list[list[KeyValue]]
+Versions = dict[bytes, tuple[int, int]]
+"""The revision that created each present key, and how often it was written since."""
+
+
+class Assignment(NamedTuple):
+    """Which table of which source is written, and under which token."""
+
+    table: str
+    token: Token
+    source: SourceId
+
+
 RECORD, ARCHIVE = "record+", "record+archive:"
 ASSIGNMENTS = b"assignment/"
 STATE_NOTE = "the state that the table begins with"
@@ -69,12 +84,21 @@ STORE_NAME_BYTES_MAX = 128
 _ESCAPED = re.compile(r"[%/:!\x00-\x20\x7f]")
 _TOKEN = struct.Struct(">QQ")
 
+FOLDER, DIGITS = "_assignment", 20
+FIRST_REVISION = 1
+"""Where a place begins: before each commit of a source."""
+PAUSE_S = 0.25
+"""Two small writes of a table are so far apart, while more commits wait in its queue."""
+SMALL_COMMITS = 64
+TEND_WRITES = 8
+"""After so many writes, their files are merged."""
+
 
 class RecordedSink:
     """Records each table into a place of its own; `source` is the store that is replicated."""
 
     def __init__(
-        self, source: SnapshotKV, changefeed: str, place: Callable[[Assignment], Place]
+        self, source: SnapshotKV, changefeed: str, place: Callable[[Assignment], RecordPlace]
     ) -> None:
         facts = source.info()
         self._place, self._changefeed = place, changefeed
@@ -94,14 +118,12 @@ def recorded_sink(url: str, name: str, changefeed: str, source: SnapshotKV) -> R
     if url.startswith(ARCHIVE):
         folder = url.removeprefix(ARCHIVE).rstrip("/")
 
-        def archive(assignment: Assignment) -> Place:
-            from cdcmeta.scheduler.executors.sinks.recorded_archive import ArchivePlace  # pyarrow
-
+        def archive(assignment: Assignment) -> RecordPlace:
             return ArchivePlace(f"{folder}/{folder_name(assignment.table)}", assignment)
 
         return RecordedSink(source, changefeed, archive)
 
-    def store(assignment: Assignment) -> Place:
+    def store(assignment: Assignment) -> RecordPlace:
         target = store_name(name, assignment.table)
         return StorePlace(snapkv.open(url.removeprefix(RECORD), name=target), assignment)
 
@@ -144,10 +166,10 @@ def source_of(store_id: bytes, name: str, changefeed: str, table: str) -> Source
 class RecordedWriter:
     """Records one table. The state that it begins with is in memory until it is complete."""
 
-    def __init__(self, assignment: Assignment, place: Callable[[Assignment], Place]) -> None:
+    def __init__(self, assignment: Assignment, place: Callable[[Assignment], RecordPlace]) -> None:
         self._assignment, self._open_place = assignment, place
         self._layout = Layout(assignment.source.name)
-        self._place: Place | None = None
+        self._place: RecordPlace | None = None
         self._target: Target | None = None  # None after a failure: the place is taken again
         self._start = 0
         self._last: KeyValue | None = None
@@ -193,7 +215,7 @@ class RecordedWriter:
         if place is not None:
             place.close()
 
-    def _attempt(self, place: Place, work: Callable[[Target], None]) -> None:
+    def _attempt(self, place: RecordPlace, work: Callable[[Target], None]) -> None:
         """Work on the target, which is taken first if it is not ours for certain."""
         try:
             target = self._target
@@ -210,7 +232,7 @@ class RecordedWriter:
             raise SinkError(f"{type(e).__name__}: {e}") from e
 
     def _write(
-        self, place: Place, target: Target, commits: Sequence[Changes[str]], checkpoint: int
+        self, place: RecordPlace, target: Target, commits: Sequence[Changes[str]], checkpoint: int
     ) -> None:
         if self._state:
             self._write_state(place, target, checkpoint)
@@ -227,7 +249,7 @@ class RecordedWriter:
         target.flush()
         place.flushed()
 
-    def _write_state(self, place: Place, target: Target, state_at: int) -> None:
+    def _write_state(self, place: RecordPlace, target: Target, state_at: int) -> None:
         """Begin a place with the state, or add what differs from it as one commit."""
         last, head = self._last, self._state[0].commit
         if self._reached < state_at:
@@ -296,7 +318,54 @@ class RecordedWriter:
         return Event(KeyValue(stored, value, created, head.revision, version), False)
 
 
-class StorePlace:
+class RecordPlace:
+    """Where one table is recorded, for one assignment: a store or an archive."""
+
+    state_ordinal: int
+    """The ordinal of the commit that the table's first state has."""
+
+    _assignment: Assignment
+
+    def take(self, start: int) -> Target:
+        """Make sure that no earlier assignment writes any more; return the target as it is then.
+
+        `start` is the time that a place begins with that has nothing yet. Raises `SinkError`:
+        `fenced` if a later assignment has begun.
+        """
+        raise NotImplementedError
+
+    def later(self) -> Token | None:
+        """Return the greatest token of the place, if it is a later assignment's."""
+        token = max(self._tokens(), default=self._assignment.token)
+        return token if token > self._assignment.token else None
+
+    def write_state(self, mark: KeyValue, state: State) -> None:
+        """Make a state the first moment of the place, durably."""
+        raise NotImplementedError
+
+    def values(self) -> dict[str, bytes]:
+        """Return the present keys with their values."""
+        raise NotImplementedError
+
+    def versions(self) -> Versions | None:
+        """Return the versions of the present keys; None if the place counts them itself."""
+        return None
+
+    def wait(self, commits: int) -> None:
+        """Wait before so many commits are written, if they come too soon."""
+
+    def flushed(self) -> None:
+        """Do what is due after commits became durable."""
+
+    def close(self) -> None:
+        """Free what the place holds."""
+
+    def _tokens(self) -> Collection[Token]:
+        """Return the tokens of the place. One read."""
+        raise NotImplementedError
+
+
+class StorePlace(RecordPlace):
     """A store of its own for one table; four round trips to take it, one more if it changes."""
 
     state_ordinal = CREATION_ORDINAL + 1
@@ -311,7 +380,7 @@ class StorePlace:
         token, source = self._assignment.token, self._assignment.source
         key = ASSIGNMENTS + _TOKEN.pack(*token)
         for _ in range(TAKE_TRIES):
-            found = self._found()
+            found = self._tokens()
             if any(kv.value != source.id for kv in found.values()):
                 raise SinkError(f"another changefeed records into {self._core.layout.name!r}")
             if max(found, default=token) > token:
@@ -329,11 +398,6 @@ class StorePlace:
                     self._send(mine.create_revision, Delete(self._stored(earlier)))
         raise EngineBusyError(f"assignments of {self._assignment.table!r} keep changing")
 
-    def later(self) -> Token | None:
-        """Return the greatest token that has a key, if it is a later assignment's."""
-        token = max(self._found(), default=self._assignment.token)
-        return token if token > self._assignment.token else None
-
     def write_state(self, mark: KeyValue, state: State) -> None:
         """Write a first state."""
         assert self._target is not None, "take() comes first"
@@ -343,21 +407,11 @@ class StorePlace:
         """Return the present keys with their values."""
         return dict(self._store.at().items())
 
-    def versions(self) -> Versions | None:
-        """Return None: a store counts versions itself."""
-        return None
-
-    def wait(self, commits: int) -> None:
-        """Do nothing."""
-
-    def flushed(self) -> None:
-        """Do nothing."""
-
     def close(self) -> None:
         """Close the store."""
         self._store.close()
 
-    def _found(self) -> dict[Token, KeyValue]:
+    def _tokens(self) -> dict[Token, KeyValue]:
         wanted = Range(self._prefix, prefix_end(self._prefix))
         kvs = self._core.engine.read([wanted]).results[0].kvs
         return {Token(*_TOKEN.unpack(kv.key[len(self._prefix) :])): kv for kv in kvs}
@@ -369,3 +423,133 @@ class StorePlace:
         """Send a request if the assignment's key was created at a revision, 0 for no key."""
         guard = Compare(self._stored(self._assignment.token), Compared.CREATE, "=", created)
         transact(self._core.engine, Txn((guard,), (op,)))
+
+
+class ArchivePlace(RecordPlace):
+    """An archive of its own for one table: a folder of files.
+
+    Beside its files it has `_assignment/<owner>-<number>`, an empty file with the token of the
+    assignment that writes. An assignment writes its file, and then publishes a manifest of the same
+    content, so that of an earlier one no manifest can follow: each number is published once.
+
+        A   _assignment/9-1    publishes 1, 2
+        B   _assignment/9-2    publishes 3, as 2
+        A   publishes 3: it exists, and there is a later assignment: fenced
+
+    A place begins empty, with a moment just before the table's start. The state that a table begins
+    with follows, and what is before it is dropped. Should a crash come between, a gap shows that it
+    was not dropped, and the next assignment does so.
+    """
+
+    state_ordinal = CREATION_ORDINAL + 2  # the one between is in the gap
+
+    def __init__(self, url: str, assignment: Assignment) -> None:
+        from snapkv.copying.archive_target import (  # pyarrow
+            ArchiveEngine,
+            ArchiveTarget,
+            open_files,
+            publish,
+        )
+
+        self._files, self._assignment = open_files(url), assignment
+        self._layout = Layout(assignment.source.name)
+        self._new_engine = partial(ArchiveEngine, self._files)
+        self._new_target = partial(ArchiveTarget, self._files)
+        self._publish, self._target = publish, self._new_target()
+        self._writes, self._wait_until = 0, 0.0
+
+    def take(self, start: int) -> Target:
+        """Write the token, and publish a manifest that ends what an earlier writer knows."""
+        token = self._assignment.token
+        for at in range(TAKE_TRIES):
+            target = self._new_target()
+            target.open(self._assignment.source)
+            if not at:
+                self._files.put_new(_name(token), b"")
+            later = self.later()
+            if later is not None:
+                raise fenced(self._assignment.table, later)
+            if self._is_published(target, start):
+                break
+        else:
+            raise ArchiveTakenError(f"{self._files.url} keeps changing")
+        self._target = target
+        self._drop_gap()
+        for earlier in self._tokens():
+            if earlier < token:
+                self._files.delete(_name(earlier))
+        return target
+
+    def _is_published(self, target: ArchiveTarget, start: int) -> bool:
+        manifest = target.writer.manifest
+        if manifest is None:
+            stamp = StampRecord(max(0, start - 1)).encode()
+            created = self._assignment.source.created
+            try:
+                target.begin(
+                    KeyValue(self._layout.ts, stamp, created, FIRST_REVISION, CREATION_ORDINAL), []
+                )
+            except ArchiveTakenError:
+                return False
+            return True
+        following = manifest.following([])
+        if not self._publish(self._files, following):
+            return False
+        target.writer.manifest = following
+        return True
+
+    def _tokens(self) -> list[Token]:
+        found = []
+        for entry in self._files.list(FOLDER):
+            owner, _, number = entry.name.removeprefix(f"{FOLDER}/").partition("-")
+            if owner.isdigit() and number.isdigit():
+                found.append(Token(int(owner), int(number)))
+        return found
+
+    def write_state(self, mark: KeyValue, state: State) -> None:
+        """Write a first state, then drop what is before it."""
+        last = self._target.last()
+        assert last is not None, "take() comes first"
+        if mark.mod_revision <= last.mod_revision + 1:
+            raise SinkError(f"a state at revision {mark.mod_revision} is not one of a store")
+        self._target.close_gap(last, mark, state)
+        self._drop_gap()
+
+    def _drop_gap(self) -> None:
+        manifest = self._target.writer.manifest
+        if manifest is not None and manifest.gaps:
+            self._target.writer.keep(manifest.resolved)
+
+    def values(self) -> dict[str, bytes]:
+        """Return the present keys with their values."""
+        data = self._layout.data
+        low, high = data.range_of("")
+        found = self._present(low, high, keys_only=False)
+        return {data.decode(kv.key): kv.value for kv in found}
+
+    def versions(self) -> Versions | None:
+        """Read the keys that are present, without their values."""
+        root = self._layout.root
+        found = self._present(root, prefix_end(root), keys_only=True)
+        return {kv.key: (kv.create_revision, kv.version) for kv in found}
+
+    def _present(self, low: bytes, high: bytes, *, keys_only: bool) -> Iterator[KeyValue]:
+        engine = self._new_engine()
+        revision = engine.manifest.high
+        for page in engine.scan(low, high, revision=revision, keys_only=keys_only):
+            yield from page
+
+    def wait(self, commits: int) -> None:
+        """Wait if the last write was a moment ago, and this one is small."""
+        if commits < SMALL_COMMITS:
+            pause(max(0.0, self._wait_until - monotonic()))
+
+    def flushed(self) -> None:
+        """Merge small files after each few writes."""
+        self._writes, self._wait_until = self._writes + 1, monotonic() + PAUSE_S
+        if self._writes % TEND_WRITES == 0:
+            self._target.tend(None)
+
+
+def _name(token: Token) -> str:
+    return f"{FOLDER}/{token.owner:0{DIGITS}}-{token.number:0{DIGITS}}"

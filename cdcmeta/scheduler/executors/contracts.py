@@ -1,8 +1,10 @@
-"""The contract of sinks: a writer takes a table over, and writes its commits.
+"""The contracts of sources and sinks, and the simplest sink: a Python function.
 
-A changefeed has one sink, each assignment of a table a writer. Writers of earlier assignments may
-live on for a moment, in another process: a sink that can keeps the newest token that it saw, and
-rejects older ones (`fenced`).
+A source has one feed with the commits of all tables, in the order of their times.
+
+A changefeed has one sink, each assignment of a table a writer, which takes the table over and
+writes its commits. Writers of earlier assignments may live on for a moment, in another process: a
+sink that can keeps the newest token that it saw, and rejects older ones (`fenced`).
 
 Tokens and checkpoints mean something only within one changefeed. So such a sink keeps the `Origin`
 of each table, too, and compares it first:
@@ -15,12 +17,67 @@ of each table, too, and compares it first:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import NO_TOKEN, Token
 from snapkv import Changes
+
+WHOLE = "*"
+"""The name of a table that is the whole store: tables have names."""
+Part: TypeAlias = Changes[str] | Exception
+"""What a table gets of a commit; an error ends the table."""
+
+
+class Feed(Protocol):
+    """The commits of all tables after a time, then new ones; read by one thread at a time."""
+
+    @property
+    def timestamp(self) -> int:
+        """Return the time up to which all commits were returned."""
+        ...
+
+    def next(self, timeout: float) -> Mapping[str, Part] | None:
+        """Return each table's part of the next commit; None after `timeout` seconds without one.
+
+        A table without changes in the commit has no part. Raises `CompactedError` if commits are
+        gone, `StoreClosedError` after `close`.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the feed; any thread may call it."""
+        ...
+
+
+class TableSource(Protocol):
+    """Where the tables of a changefeed are read. Safe for threads."""
+
+    restarts: bool
+    """Whether a table can continue with `state` after commits were compacted that it has not."""
+    has_removals: bool
+    """Whether a state since a time has what was removed since; otherwise each state is whole."""
+
+    def feed(self, since: int | None) -> Feed:
+        """Return the commits after a timestamp (None: after now). Raises as `Feed.next`."""
+        ...
+
+    def state(
+        self, table: str, since: int, at: int, kept: Iterable[str] = ()
+    ) -> Iterator[Changes[str]]:
+        """Yield a table as of a timestamp, in parts.
+
+        A source that `has_removals` leaves out what has not changed since `since`. In a whole state
+        of any other, keys of the sink (`kept`, in order) that it lacks are removals. Raises
+        `CompactedError` if that moment is gone.
+        """
+        ...
+
+    def now(self) -> int:
+        """Return the timestamp at or before which nothing changes any more. One round trip."""
+        ...
+
 
 NAME_IN_URL = "*"
 """What a sink's URL has for the name of a database."""
@@ -155,3 +212,58 @@ def fenced(table: str, token: Token) -> SinkError:
     return SinkError(
         f"{table!r} belongs to a later assignment, {token.owner}.{token.number}", "fenced"
     )
+
+
+Function = Callable[[str, Token, Sequence[Changes[str]], int], object]
+"""Gets the table, the token, the commits and the checkpoint after them."""
+
+
+class CalledSink:
+    """Passes commits to a function, at least once: after a failure or a move they are repeated.
+
+    The function gets the token, so that what it writes to can reject an earlier assignment. A call
+    without commits and with the checkpoint 0 begins a state: what it lacks was removed.
+
+    >>> from cdcmeta.scheduler import Token
+    >>> from cdcmeta.scheduler.executors.contracts import CalledSink
+    >>> seen = []
+    >>> writer = CalledSink(lambda *call: seen.append(call)).writer("t", Token(9, 1))
+    >>> writer.begin(5)
+    5
+    >>> writer.write([], 7)
+    >>> seen
+    [('t', Token(owner=9, number=1), [], 7)]
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def writer(self, table: str, token: Token) -> CalledWriter:
+        """Return a writer that calls the function."""
+        return CalledWriter(self._function, table, token)
+
+    def close(self) -> None:
+        """Do nothing: the function is the caller's."""
+
+
+class CalledWriter:
+    """Calls the function for one assignment."""
+
+    def __init__(self, function: Function, table: str, token: Token) -> None:
+        self._function, self._table, self._token = function, table, token
+
+    def begin(self, start: int) -> int:
+        """Return the start: a function keeps no checkpoint here."""
+        return start
+
+    def replace(self) -> Iterator[str]:
+        """Call the function without commits, with the checkpoint 0: a state begins."""
+        self._function(self._table, self._token, [], 0)
+        return iter(())
+
+    def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
+        """Call the function."""
+        self._function(self._table, self._token, commits, checkpoint)
+
+    def close(self) -> None:
+        """Do nothing."""

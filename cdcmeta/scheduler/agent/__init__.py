@@ -1,1 +1,0 @@
-"""A capture's side of a changefeed."""

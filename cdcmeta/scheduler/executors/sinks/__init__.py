@@ -1,1 +1,0 @@
-"""Sinks of changefeeds: another store, JSON lines, a function."""

@@ -1,1 +1,0 @@
-"""Sources of changefeeds: prefixes of a store, changes databases, ranges of a CDC log."""
