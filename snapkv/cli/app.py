@@ -46,6 +46,8 @@ COMMANDS = {
 }
 """The commands, in the order of the help. Only the module of the command that runs is imported."""
 
+VersionOption = Annotated[bool, version_option("snapkv")]
+
 app = App(name="snapkv", epilog=_EPILOG, rich_markup_mode="rich", table=COMMANDS)
 
 
@@ -64,7 +66,7 @@ def snapkv(
     output_format: OutputOption = None,
     as_json: JsonOption = False,
     no_pager: NoPagerOption = False,
-    version: Annotated[bool, version_option("snapkv")] = False,
+    version: VersionOption = False,
 ) -> None:
     """Time travel over key-value metadata: read, list, diff, watch and restore any moment.
 

@@ -203,7 +203,7 @@ class Renderer:
         if rendering.kind is not None and rendering.kind not in (*KINDS, *decoders()):
             known = ", ".join([*KINDS, *decoders()])
             raise CommandError(f"--as takes {known}, not {rendering.kind!r}: choose one")
-        self._stopped: list[Decoder] = []
+        self._decodes, self._stopped = rendering.decodes, list[Decoder]()
         self.read_decoder: Decoder | None = None
         if rendering.decoder is not None:
             self.read_decoder = command_decoder(rendering.decoder)
@@ -277,7 +277,7 @@ class Renderer:
         The first time that the decoder takes too long is the last: a line on the error stream says
         so, and values are shown without it.
         """
-        if self._stopped:
+        if self._stopped or not self._decodes:
             return decode(value), None
         began = monotonic()
         try:
@@ -294,9 +294,9 @@ class Renderer:
     ) -> tuple[ValueDifference, str | None]:
         if self._redaction.covers(key):
             return self._redaction.difference(before, after), None
-        sides = [(None, None) if value is None else self._read(value) for value in (before, after)]
-        why = next((reason for _, reason in sides if reason), None)
-        return compare(sides[0][0], sides[1][0], ignore=self._ignore), why
+        left, why = (None, None) if before is None else self._read(before)
+        right, also = (None, None) if after is None else self._read(after)
+        return compare(left, right, ignore=self._ignore), why or also
 
     # --- differences ---
 

@@ -26,6 +26,7 @@ from snapkv.cli.formats import (
 from snapkv.cli.moments import moment, settled, settled_span, since, up_to
 from snapkv.cli.output import Output, who_and_why
 from snapkv.cli.store_options import (
+    ONE_SLOT,
     AtOption,
     CountOption,
     KeyArgument,
@@ -67,7 +68,7 @@ def get(
     them. On a terminal: text as it is, other values as what they are.
     """
     when, renderer, out = moment(at), Renderer(rendering), options.output
-    with options.readable() as kv:
+    with options.readable(ring_slots=ONE_SLOT) as kv:
         when = settled(kv, when)
         view, name = with_long_keys(kv, key)
         try:
@@ -127,7 +128,7 @@ def ls(
 ) -> None:
     """List keys, now or at a time, in order."""
     when, renderer = moment(at), Renderer(rendering)
-    with options.long_output() as out, options.readable() as kv:
+    with options.long_output() as out, options.readable(ring_slots=ONE_SLOT) as kv:
         write_keys(out, renderer, kv.at(settled(kv, when)), prefix, long)
 
 
@@ -273,7 +274,10 @@ def diff(
     """
     before, after, renderer = moment(a), moment(b), Renderer(rendering)
     longer = LongerNames(prefix)
-    with options.long_output(*renderer.headings) as out, options.readable() as kv:
+    with (
+        options.long_output(*renderer.headings) as out,
+        options.readable(ring_slots=ONE_SLOT) as kv,
+    ):
         before, after = settled(kv, before), settled(kv, after)
         renderer.write(out, _seen(kv.diff(before, after, prefix or None), longer))
         renderer.finish(out)

@@ -23,10 +23,13 @@ from snapkv.store.observe import Keys, open_to_read
 from snapkv.store.open import STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
+from snapkv.timeline import RING_SLOTS
 from snapkv.times import duration_ms
 
 WRITER_VARIABLE = "SNAPKV_WRITER"
 MODE_DIGITS_MAX = 5
+ONE_SLOT = 1
+"""The slots of the ring of a command that looks up one or two times."""
 
 
 def inherited(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
@@ -268,15 +271,20 @@ class StoreOptions:
             yield store
 
     @contextmanager
-    def readable(self) -> Iterator[Keys]:
-        """Open the store, or with --observe the keys under that prefix, for reading."""
+    def readable(self, *, ring_slots: int = RING_SLOTS) -> Iterator[Keys]:
+        """Open the store, or with --observe the keys under that prefix, for reading.
+
+        A command that looks up one or two times gives `ONE_SLOT`: otherwise its first lookup of a
+        past time reads the newest `RING_SLOTS` commits.
+        """
         if self.observe is not None and self.archive is not None:
             raise CommandError(
                 "--observe reads what the engine has; for an archive of such keys give "
                 f"--store archive:{self.archive}, without --observe and --archive"
             )
         with warnings_shown(), patience(self.url):
-            keys = open_to_read(self.location, read_timeout=seconds(self.timeout))
+            timeout = seconds(self.timeout)
+            keys = open_to_read(self.location, ring_slots=ring_slots, read_timeout=timeout)
         with keys:
             yield keys
 
