@@ -10,13 +10,17 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-import snapkv
-from cdcmeta.cli.server_commands import CLUSTER, ClusterOption, NameOption
-from snapkv import SnapshotKV, format_time
+from cdcmeta.cli.server_commands import (
+    CLUSTER,
+    ClusterOption,
+    JsonOption,
+    NameOption,
+    opened_store,
+    time_meant,
+)
+from snapkv import format_time
 from snapkv.base.waiting import pause
-from snapkv.cli.kit import STORE_VARIABLE, App, json_line, patience
-from snapkv.clock import SystemClock
-from snapkv.times import understood
+from snapkv.cli.kit import STORE_VARIABLE, App, json_line
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Changefeeds
@@ -33,7 +37,6 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The changefeed.")]
 AtOption = Annotated[
     str | None, typer.Option("--at", metavar="TIME", help="As it was at a time, such as -1h.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
 TableOption = Annotated[
     str,
     typer.Argument(
@@ -89,11 +92,9 @@ def create(
         raise typer.BadParameter("--ranges divides a log: give --log NAME, too")
     check_source(source)
     check_sink(sink, database or ())  # as typed: a path that is made absolute is always valid
-    with patience(source, "cdcmeta"):
-        read = snapkv.open(source, name=source_name, create=False)
-    with read:
+    with opened_store(source, source_name, create=False) as read:
         check_tables(read, database or (), log)
-        since = read.resolved() if start is None else read.timestamp_of(_understood(start))
+        since = read.resolved() if start is None else read.timestamp_of(time_meant(start))
     with _opened(store, name, cluster, create=True) as feeds:  # not before the source is known
         feed = feeds.create(
             id,
@@ -125,7 +126,7 @@ def list_(
     from cdcmeta.scheduler.runtime.changefeeds import Problems, has_no_capture
 
     with _opened(store, name, cluster) as feeds:
-        when = None if at is None else _understood(at)
+        when = None if at is None else time_meant(at)
         found = feeds.list(as_of=when)
         rows = [row_of(feeds, feed, when) for feed in found]
         if when is None:  # captures report what is wrong now
@@ -159,7 +160,7 @@ def status(
     from cdcmeta.cli.changefeed_status import status_lines, status_of
 
     with _opened(store, name, cluster) as feeds:
-        when = None if at is None else _understood(at)
+        when = None if at is None else time_meant(at)
         if as_json:
             while True:
                 for line in status_lines(feeds, id, when):
@@ -324,15 +325,5 @@ def captures(
 def _opened(store: str, name: str, cluster: str, *, create: bool = False) -> Iterator[Changefeeds]:
     from cdcmeta.scheduler.runtime import Changefeeds
 
-    with patience(store, "cdcmeta"):
-        kv: SnapshotKV = snapkv.open(store, name=name, create=create)
-    with kv:
+    with opened_store(store, name, create=create) as kv:
         yield Changefeeds(kv, cluster)
-
-
-def _understood(time: str) -> Any:
-    now_ms = SystemClock().now_ms()
-    typed = understood(time, now_ms)
-    if echo := typed.echo(typed.state, now_ms):
-        typer.echo(f"cdcmeta: {echo}", err=True)
-    return "-0s" if typed.state is None else typed.state

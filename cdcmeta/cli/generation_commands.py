@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import snapkv
+from cdcmeta.cli.server_commands import JsonOption, NameOption, opened_store, time_meant
 from cdcmeta.errors import ExpiryIncompleteError, GenerationNotFoundError, InvalidArgumentError
-from snapkv.cli.kit import STORE_VARIABLE, App, Json, json_line, patience, time_json
-from snapkv.clock import SystemClock
-from snapkv.times import dated, duration_ms, revision_of, understood
+from snapkv.cli.kit import STORE_VARIABLE, App, Json, json_line, time_json
+from snapkv.times import dated, duration_ms, revision_of
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
     from cdcmeta.generations import Generation, GenerationLog, Sharding, TokenRange
@@ -34,9 +34,7 @@ StoreOption = Annotated[
         metavar="URL", envvar=STORE_VARIABLE, help="The store: lmdb:./meta or etcd://HOST:PORT."
     ),
 ]
-NameOption = Annotated[str, typer.Option(help="The name of the store there.")]
 LogOption = Annotated[str, typer.Option(help="The name of the log of generations.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
 TimeArgument = Annotated[
     str,
     typer.Argument(metavar="TIME", help="2026-01-31 14:05, yesterday, 1h ago, a timestamp."),
@@ -213,18 +211,12 @@ def _opened(
     store: str, name: str, log: str, *, create: bool = False, **more: float
 ) -> Iterator[GenerationLog]:
     library = _library()
-    with patience(store, "cdcmeta"):
-        kv = snapkv.open(store, name=name, create=create)
-    with kv:
+    with opened_store(store, name, create=create) as kv:
         yield library.GenerationLog(kv, log, **more)
 
 
 def _operating(log: GenerationLog, time: str) -> Generation:
-    now_ms = SystemClock().now_ms()
-    typed = understood(time, now_ms)
-    if echo := typed.echo(typed.state, now_ms):
-        typer.echo(f"cdcmeta: {echo}", err=True)
-    when = "-0s" if typed.state is None else typed.state
+    when = time_meant(time)
     if revision_of(when) is not None:
         typer.echo(f"cdcmeta: {when} = {snapkv.format_time(log.timestamp_of(when))}", err=True)
     found = log.operating_at(when)
@@ -374,10 +366,8 @@ def upgrade(store: StoreOption, name: NameOption = "default", as_json: JsonOptio
     interrupted upgrade is continued by the next one; a store without such rows stays as it is.
     """
     trimming = import_module("cdcmeta.generations.log_rows")  # needs NumPy
-    with patience(store, "cdcmeta"):
-        kv = snapkv.open(store, name=name, create=False)
     found = 0
-    with kv:
+    with opened_store(store, name, create=False) as kv:
         for space in list(kv.spaces("cdc/")):
             moved = trimming.upgrade(kv.space(space))
             found += moved

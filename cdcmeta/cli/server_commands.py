@@ -29,6 +29,8 @@ from snapkv.cli.kit import (
     patience,
     user_option,
 )
+from snapkv.clock import SystemClock
+from snapkv.times import understood
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Capture
@@ -46,6 +48,7 @@ StoreOption = Annotated[
         "missing.",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
 NameOption = Annotated[str, typer.Option(help="The name of the store there.")]
 ClusterOption = Annotated[str, typer.Option(help="Captures of one cluster share changefeeds.")]
 Listen = Annotated[
@@ -126,9 +129,7 @@ def capture(
     tls = Tls(tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
     with ExitStack() as stack:
         hooks, add_capture = stack.enter_context(_metrics_served(metrics))
-        with patience(store, "cdcmeta"):
-            kv = snapkv.open(store, name=name, hooks=hooks)
-        stack.enter_context(kv)
+        kv = stack.enter_context(opened_store(store, name, hooks=hooks))
         try:
             post = GrpcPost(listen, advertise=advertise, tls=tls, insecure=insecure)
         except InvalidArgumentError as e:
@@ -216,7 +217,6 @@ Store = Annotated[
         help="The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
     ),
 ]
-Name = Annotated[str, typer.Option(help="The name of the store there.")]
 User = Annotated[str | None, user_option(VARIABLES)]
 PasswordFile = Annotated[Path | None, password_file_option(VARIABLES)]
 CorsOrigin = Annotated[
@@ -237,7 +237,7 @@ MaxBulk = Annotated[
 
 def serve(
     store: Store,
-    name: Name = "default",
+    name: NameOption = "default",
     host: HostOption = HOST,
     port: PortOption = PORT,
     user: User = None,
@@ -269,9 +269,7 @@ def serve(
     except InvalidArgumentError as e:
         raise typer.BadParameter(str(e)) from e
     logging.basicConfig(format="cdcmeta: %(message)s", level=logging.WARNING)
-    with patience(store, "cdcmeta"):
-        kv = snapkv.open(store, name=name)
-    with kv:
+    with opened_store(store, name) as kv:
         server = Server(
             kv,
             host=host,
@@ -286,6 +284,24 @@ def serve(
         if login is None and not server.local:
             _report("warning: anyone who reaches this address may read and write")
         server.run()
+
+
+@contextmanager
+def opened_store(url: str, name: str, **options: Any) -> Iterator[snapkv.SnapshotKV]:
+    """Open a store, with a line on the error stream if that takes long; close it in the end."""
+    with patience(url, "cdcmeta"):
+        kv = snapkv.open(url, name=name, **options)
+    with kv:
+        yield kv
+
+
+def time_meant(text: str) -> Any:
+    """Return the time that a text names; the error stream has it if the text is not a date."""
+    now_ms = SystemClock().now_ms()
+    typed = understood(text, now_ms)
+    if echo := typed.echo(typed.state, now_ms):
+        typer.echo(f"cdcmeta: {echo}", err=True)
+    return "-0s" if typed.state is None else typed.state
 
 
 def _report(line: str) -> None:

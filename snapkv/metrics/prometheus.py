@@ -106,10 +106,6 @@ class Instruments:
         )
         self.compactions = _counter("snapkv_compactions", "Compactions by this process.")
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield what they count."""
-        return _collected(self)
-
 
 class RecorderInstruments:
     """The gauges that recorders set."""
@@ -139,10 +135,6 @@ class RecorderInstruments:
             "snapkv_recording_gaps",
             "Times since it began that compaction was faster than a recorder.",
         )
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield what they show."""
-        return _collected(self)
 
 
 def _counter(name: str, text: str, *labels: str) -> Counter:
@@ -359,12 +351,12 @@ class Metrics(Hooks):
     def describe(self) -> Iterable[Metric]:
         """Return all metrics without samples, which the registry compares with those it has."""
         gauges = Gauges().families()
-        return [*self._instruments.collect(), *self._recorders.collect(), *gauges]
+        return [*_collected(self._instruments), *_collected(self._recorders), *gauges]
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; no round trip."""
-        yield from self._instruments.collect()
-        yield from self._recorders.collect()
+        yield from _collected(self._instruments)
+        yield from _collected(self._recorders)
         yield from self._gauges().families()
 
     def _gauges(self) -> Gauges:
