@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
@@ -82,13 +83,18 @@ def installed_by(requirements: list[str]) -> set[str]:
 
 
 @cache
+def owners_of_modules() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+@cache
 def refused(extra: str | None) -> frozenset[str]:
     """Return the top-level modules that an installation with one extra, or with none, lacks."""
     names = installed_by([*PROJECT["dependencies"], *(EXTRAS[extra] if extra else ())])
     ours = {"snapkv"}
     return frozenset(
         module
-        for module, owners in packages_distributions().items()
+        for module, owners in owners_of_modules().items()
         if not {canonicalize_name(owner) for owner in owners} & (names | ours)
     )
 
