@@ -171,7 +171,8 @@ def cluster_at(store: SnapshotKV, name: str, when: When | None = None, *, time: 
     A few listings, three round trips for each changefeed, and one page for each thousand tables.
     """
     feeds = Changefeeds(store, name)
-    reports, alive = feeds.reports(as_of=when), _alive(feeds, when)
+    reports = feeds.reports(as_of=when)
+    alive = feeds.captures() if when is None else None  # registrations have no past
     found = feeds.list(as_of=when)
     counts: Counter[str] = Counter()
     left = PLACES_MAX
@@ -210,7 +211,7 @@ def feed_at(
         each or Placement(table, None, NOT_PLACED)
         for table, each in zip(shown, feeds.places_of(id, shown, as_of=when), strict=True)
     ]
-    alive = _alive(feeds, when)
+    alive = feeds.captures() if when is None else None
     counts, read = _counts(feeds, id, when, PLACES_MAX)
     no_capture = has_no_capture(feeds, feed, alive)
     seen = Seen(feed, counts, reports, alive, no_capture=no_capture)
@@ -274,13 +275,14 @@ def changefeed_page(c: Context) -> Page:
         limit=c.state.limit(TABLES_MAX, TABLES_ASKED_MAX),
     )
     span, tables = span_of(c), [row.table for row in found.tables]
+    since = max(pack(max(0, span.start_ms)), c.source.earliest() or 0)
     moves = lanes(
         c.source,
         cluster,
         id,
         tables,
         c.at,
-        _since(c, span),
+        since,
         found.feed.first_epoch,
         budget=c.budget(2),
     )
@@ -308,11 +310,6 @@ def table_page(c: Context) -> Page:
 
 
 # --- helpers ---
-
-
-def _alive(feeds: Changefeeds, when: When | None) -> dict[str, Registration] | None:
-    """Return the registered captures; None for the past, of which they are not known."""
-    return feeds.captures() if when is None else None
 
 
 def _feed_row(
@@ -415,11 +412,6 @@ def _table_row(place: Placement, seen: Seen) -> ReplicatedTable:
 def _command(c: Context, cluster: str, *words: str) -> str:
     of = ["--cluster", cluster] if cluster != "default" else []
     return command(c, "changefeed", *words, *of)
-
-
-def _since(c: Context, span: LaneSpan) -> int:
-    """Return the timestamp of the span's beginning, or of the earliest moment left."""
-    return max(pack(max(0, span.start_ms)), c.source.earliest() or 0)
 
 
 def _names(moves: Iterable[Moves]) -> list[str]:

@@ -192,7 +192,10 @@ def document(
         str(leaf.revision),
         not leaf.not_deleted,
         state.bodies([(id, leaf.revision)]).get((id, leaf.revision)),
-        [_leaf_row(tree, each) for each in tree.leaves[:LEAVES_MAX]],
+        [
+            LeafRow(str(each.revision), not each.not_deleted, each is tree.winner, len(each.path))
+            for each in tree.leaves[:LEAVES_MAX]
+        ],
         max(0, len(tree.leaves) - LEAVES_MAX),
         revision_tree(tree),
     )
@@ -472,7 +475,3 @@ def _document_rows(state: State, rows: list[StoredRow]) -> list[DocumentRow]:
         )
         for row in rows
     ]
-
-
-def _leaf_row(tree: Tree, leaf: Leaf) -> LeafRow:
-    return LeafRow(str(leaf.revision), not leaf.not_deleted, leaf is tree.winner, len(leaf.path))

@@ -162,14 +162,14 @@ class LiveCommits:
         self._events.clear()
         self._keys = 0
         try:
-            self._watch = self._opened(since)
+            self._watch = self._new_watch(since)
         except CompactedError as e:
-            self._watch, self._why = self._opened(None), str(e)
+            self._watch, self._why = self._new_watch(None), str(e)
         self._base = self._watch.timestamp
         self._thread = threading.Thread(target=self._run, name="snapkv-ui-live", daemon=True)
         self._thread.start()
 
-    def _opened(self, since: int | None) -> Watch[str]:
+    def _new_watch(self, since: int | None) -> Watch[str]:
         self.watches += 1
         return self._source.keys.watch(since=since)
 
@@ -226,7 +226,7 @@ class LiveCommits:
         compacted = isinstance(error, CompactedError)
         while not self._idle():
             try:
-                watch = self._opened(None if compacted else since)
+                watch = self._new_watch(None if compacted else since)
             except CompactedError:
                 compacted = True
             except StoreClosedError:

@@ -98,7 +98,7 @@ def changes(c: Context) -> Page:
         budget=c.budget(),
     )
     words = ["diff", c.time_word(c.since), c.time_word(c.at)]
-    more = {"view": view, "open": opened(c, found.rows), "way": way_of(c)}
+    more = {"view": view, "open": open_keys(c, found.rows), "way": way_of(c)}
     command = c.source.command(*words, *prefix_words(c))
     return Page("changes.html", "Changes", found, more, command)
 
@@ -113,7 +113,7 @@ def way_of(c: Context | FleetContext) -> str:
     return c.state.choice("show", *rendered.WAYS)
 
 
-def opened(c: Context, rows: list[Row]) -> set[str]:
+def open_keys(c: Context, rows: list[Row]) -> set[str]:
     """Return the keys whose differences are open from the beginning."""
     return {each.key for each in rows[: open_rows(c, rows)]}
 
@@ -299,7 +299,7 @@ def commit(c: Context) -> Page:
         command = c.source.command("diff", before, after, *prefix_words(c))
     else:
         command = c.source.command("show", f"rev:{step.revision}", *prefix_words(c))
-    more = {"open": opened(c, found.rows), "way": way_of(c)}
+    more = {"open": open_keys(c, found.rows), "way": way_of(c)}
     return Page("commit.html", f"Commit {step.revision}", found, more, command)
 
 
@@ -377,7 +377,7 @@ def restore(c: Context) -> Page:
         return Page("restore.html", "Restore", None)
     found = c.site.restores.preview(c.at, c.state["prefix"], c.state.part(PREVIEWED_MAX))
     words = ["restore", c.time_word(c.at), *prefix_words(c)]
-    more = {"open": opened(c, found.rows), "way": way_of(c), "revision": revision_of(c.at)}
+    more = {"open": open_keys(c, found.rows), "way": way_of(c), "revision": revision_of(c.at)}
     return Page("restore.html", "Restore", found, more, c.source.command(*words))
 
 

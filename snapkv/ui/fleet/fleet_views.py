@@ -56,17 +56,17 @@ def changes(c: FleetContext) -> Page:
         budget=c.budget(SEEKING),
     )
     words = ["diff", word_of(found.since or c.since), word_of(found.until or c.until), *STALE]
-    more = {"open": opened(c, found), "way": way_of(c)}
+    more = {"open": open_keys(c, found), "way": way_of(c)}
     return Page("fleet/changes.html", "Changes", found, more, c.command(*words, *prefix_words(c)))
 
 
-def opened(c: FleetContext, found: FleetDifferences) -> dict[str, set[str]]:
+def open_keys(c: FleetContext, found: FleetDifferences) -> dict[str, set[str]]:
     """Return the keys of each member whose differences are open from the beginning."""
     rows = [(each.member, row) for each in found.members for row in each.rows]
-    opened: dict[str, set[str]] = {each.member: set() for each in found.members}
+    found_open: dict[str, set[str]] = {each.member: set() for each in found.members}
     for member, row in rows[: open_rows(c, [row for _, row in rows])]:
-        opened[member].add(row.key)
-    return opened
+        found_open[member].add(row.key)
+    return found_open
 
 
 def values(c: FleetContext) -> Page:
@@ -77,11 +77,11 @@ def values(c: FleetContext) -> Page:
     make = newest_moment if c.at is None else moment_at
     found = fleet_values(c.site, make(c.site.fleet, c.shown, c.until), key, c.following)
     words = ["get", key, "--at", word_of(found.timestamp or c.until), *STALE]
-    more = {"shown": opened_values(c, key, found.values), "way": way_of(c)}
+    more = {"shown": compared_values(c, key, found.values), "way": way_of(c)}
     return Page("fleet/key.html", key, found, more, c.command(*words))
 
 
-def opened_values(
+def compared_values(
     c: FleetContext, key: str, found: list[SameValue]
 ) -> list[tuple[SameValue, Row | None]]:
     """Return the values, each with what differs from the first one; None if it does not fit."""

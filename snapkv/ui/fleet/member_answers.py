@@ -57,35 +57,28 @@ def newest_moment(fleet: Fleet, names: list[str], now: int) -> PartialMoment:
     return found if newest <= now else moment_at(fleet, names, newest)
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The newest timestamp that is final on all members of which that is known, 0 for none.
+def resolved(fleet: Fleet, names: list[str]) -> tuple[int, dict[str, str]]:
+    """Return the newest timestamp that is final on all members for which it is known, 0 for none.
 
-    `unknown` are the other ones, with the reason.
+    With it, the reason of each member for which it is not. Costs as `Fleet.resolved`, see
+    `moment_at`.
     """
-
-    timestamp: int
-    unknown: dict[str, str] = field(default_factory=dict)
-
-
-def resolved(fleet: Fleet, names: list[str]) -> Resolved:
-    """Return up to when the members are final; costs as `Fleet.resolved`, see `moment_at`."""
     left, unknown = list(names), dict[str, str]()
     while left:
         wanted = None if left == fleet.members else left
         try:
-            return Resolved(fleet.resolved("all", members=wanted), unknown)
+            return fleet.resolved("all", members=wanted), unknown
         except MembersBehindError as e:
             found = e.members
         except SnapKVError as e:
             if e.member is None:
-                return Resolved(0, unknown)  # all that are left have left the fleet
+                return 0, unknown  # all that are left have left the fleet
             found = {e.member: str(e)}
         if not found.keys() & set(left):
             break
         unknown |= found
         left = [name for name in left if name not in found]
-    return Resolved(0, unknown)
+    return 0, unknown
 
 
 # --- the states of the members ---
@@ -143,7 +136,7 @@ def fleet_page(
 
     Two round trips of the slowest member.
     """
-    found = resolved(site.fleet, names)
+    final_up_to, unknown = resolved(site.fleet, names)
     seen = newest_moment(site.fleet, shown, now) if at is None else moment_at(site.fleet, shown, at)
     rows = [_row(site, name, seen, at is None, now) for name in shown]
     following = next((name for name in names if shown and name > shown[-1]), None)
@@ -152,8 +145,8 @@ def fleet_page(
         now if moment is None else moment.timestamp,
         moment is not None and moment.final and not seen.failed,
         None if moment is None else moment.spread,
-        found.timestamp or None,
-        found.unknown,
+        final_up_to or None,
+        unknown,
         len(names),
         following,
         rows,
@@ -168,7 +161,8 @@ def _row(site: FleetSite, name: str, shown: PartialMoment, is_now: bool, now: in
     lag_ms = physical_ms(now) - physical_ms(newest) if newest else None
     state = seen.state
     if pin is not None and is_now and state == "behind":  # as any member is of now
-        state = "archive" if from_archive(pin) else "live"
+        archived = pin.reads is not None and pin.reads.reader.url.startswith("archive:")
+        state = "archive" if archived else "live"
     return MemberRow(
         name,
         kind_of(member),
@@ -181,11 +175,6 @@ def _row(site: FleetSite, name: str, shown: PartialMoment, is_now: bool, now: in
         seen.revision or None,
         seen.error,
     )
-
-
-def from_archive(pin: Pin) -> bool:
-    """Return whether an archive answers for a member."""
-    return pin.reads is not None and pin.reads.reader.url.startswith("archive:")
 
 
 # --- differences between two moments, by member ---
