@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from snapkv.cli.tour import examiner
-from snapkv.cli.tour.examiner import AskedDate, content_name
+from snapkv.cli.tour.examiner import AskedDate, TourReport, content_name
 from snapkv.cli.tour.git import GitChange, TreeEntry
 from system.everything.clone_sparked import content_id
 from system.everything.clones import History
@@ -41,7 +40,7 @@ class Changed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report(examiner.Report):
+class Report(TourReport):
     """All answers, and why some were not asked for."""
 
     given: list[Answer] = field(default_factory=list)
