@@ -107,7 +107,7 @@ def raw_items(store, ts):
     return [(key.encode(), value) for key, value in store.at(ts).items()]
 
 
-@pytest.mark.long_on("s3")
+@pytest.mark.long_on("memory s3")
 @pytest.mark.long_after(2)
 @pytest.mark.long_after(2)
 @pytest.mark.parametrize(("publish", "read"), WAYS)
