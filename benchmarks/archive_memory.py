@@ -15,7 +15,7 @@ from time import perf_counter
 
 import snapkv
 from benchmarks.harness import RESULTS, machine, seeded
-from snapkv.engine.contract import Event, KeyValue
+from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.layout import Layout, SourceId, StampRecord
 from snapkv.model import Held
 
@@ -95,7 +95,7 @@ def large_archive(folder: str) -> None:
                 versions[n] += 1
                 value = rng.randbytes(LARGE_VALUE_BYTES)
                 kv = KeyValue(_key(n), value, n + 3, revision, versions[n])
-                changes.append(Change(Event(kv, False), FIRST_TIMESTAMP + ordinal))
+                changes.append(Change(KeyEvent(kv, False), FIRST_TIMESTAMP + ordinal))
         changes.sort(key=lambda each: (each.event.kv.key, each.event.kv.mod_revision))
         writer.append(revision, changes, marks)
         while writer.tidy():

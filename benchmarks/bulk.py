@@ -41,7 +41,7 @@ class Bulk:
                 with env.begin(write=True) as txn:
                     for _ in range(min(PART, commits - len(self.stamps))):
                         self._commit(txn, databases, value)
-                    state = records.State(self._revision, 0, 0).encode()
+                    state = records.StoredState(self._revision, 0, 0).encode()
                     txn.put(records.STATE_KEY, state, db=databases[0])
                 show(len(self.stamps) - 1, commits)
             env.sync(True)

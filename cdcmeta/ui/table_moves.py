@@ -13,7 +13,7 @@ from snapkv.model import Version
 from snapkv.ui import Source
 from snapkv.ui.extending import (
     Budget,
-    Event,
+    KeyEvent,
     KeyValue,
     Versions,
     replayed,
@@ -159,12 +159,12 @@ def _replayed_lanes(
     name = records.space_of(cluster)
     space = source.reader.layout.space(name)
     keys = [records.place_key(id, table) for table in tables]
-    newest: dict[bytes, list[Event]] = {space.encode(key): [] for key in keys}
+    newest: dict[bytes, list[KeyEvent]] = {space.encode(key): [] for key in keys}
     start, end = space.range_of(records.place_key(id, ""))
     reached, window = high, WINDOW_REVISIONS
     while reached > low and not (reached < high and budget.over):
         begin = max(low, reached - window)
-        events: dict[bytes, deque[Event]] = {key: deque(maxlen=LANE_MOVES_MAX) for key in newest}
+        events: dict[bytes, deque[KeyEvent]] = {key: deque(maxlen=LANE_MOVES_MAX) for key in newest}
         for event in _replayed(source, start, end, begin + 1, reached):
             if event.kv.key in events:
                 events[event.kv.key].append(event)
@@ -181,7 +181,7 @@ def _replayed_lanes(
 
 def _versions(
     source: Source,
-    events: list[Event],
+    events: list[KeyEvent],
     stored: bytes,
     entry: Entry | None,
     reached: int,
@@ -191,13 +191,13 @@ def _versions(
     full = len(events) == LANE_MOVES_MAX
     if entry is not None and not full:
         kv = KeyValue(stored, entry.value, entry.created, entry.revision, 1, 0)
-        events = [*events, Event(kv, False)]
+        events = [*events, KeyEvent(kv, False)]
     complete = reached <= low
     following = events[-1].kv.mod_revision - 1 if full else None if complete else reached
     return Versions(list(stamped(source.reader, events)), following, complete)
 
 
-def _replayed(source: Source, start: bytes, end: bytes, low: int, high: int) -> Iterator[Event]:
+def _replayed(source: Source, start: bytes, end: bytes, low: int, high: int) -> Iterator[KeyEvent]:
     """Yield what happened to a range of keys between two revisions, oldest first."""
     try:
         for batch in replayed(source.reader.engine, start, end, low, high):

@@ -30,15 +30,15 @@ from snapkv.engine.caller_rules import check_piece_rows
 from snapkv.engine.contract import (
     ChangeColumns,
     Columns,
-    Event,
+    EngineLimits,
     GetResult,
     Header,
+    KeyEvent,
     KeyValue,
     Lease,
-    Limits,
     Pairs,
-    Piece,
     Range,
+    RangePiece,
     RangeResult,
     ReadResult,
     Replay,
@@ -76,19 +76,19 @@ def batches(
         first = max(low, several[0].low)
         changes = _changes(opened, several, *wanted, first)
         if in_range(ts, key, end):
-            stamps = (Event(kv, False) for kv in marks.between(manifest, first, high))
+            stamps = (KeyEvent(kv, False) for kv in marks.between(manifest, first, high))
             changes = merge(changes, stamps, key=_place)
         for revision, events in groupby(changes, key=lambda event: event.kv.mod_revision):
             yield WatchBatch(revision, tuple(events))
 
 
-def _place(event: Event) -> tuple[int, bytes]:
+def _place(event: KeyEvent) -> tuple[int, bytes]:
     return event.kv.mod_revision, event.kv.key
 
 
 def _changes(
     opened: OpenFiles, files: list[File], key: bytes, end: bytes, low: int
-) -> Iterator[Event]:
+) -> Iterator[KeyEvent]:
     """Yield the events of a delta, or of the parts of a base, sorted by revision and key."""
     parts = [rows for file in files for rows in opened.within(file, key, end)]
     if not parts:
@@ -103,9 +103,9 @@ def _changes(
         deleted = batch["deleted"].to_pylist() if "deleted" in table.column_names else repeat(False)
         for stored, value, created, revision, version, gone in zip(*columns, deleted, strict=False):
             if gone:
-                yield Event(KeyValue(stored, b"", 0, revision, 0), True)
+                yield KeyEvent(KeyValue(stored, b"", 0, revision, 0), True)
             else:
-                yield Event(KeyValue(stored, value, created, revision, version), False)
+                yield KeyEvent(KeyValue(stored, value, created, revision, version), False)
 
 
 # --- engine ---
@@ -134,7 +134,7 @@ def limited(wanted: Range, found: list[KeyValue], count: int) -> RangeResult:
 
 Found = TypeVar("Found")
 
-LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
+LIMITS = EngineLimits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 LOOK_AFTER_S = 600.0
 """A manifest is looked up again after this time, because files that it names may be deleted an
 hour after another one has replaced them."""
@@ -247,18 +247,18 @@ class ArchiveEngine:
             values = blank(len(value)) if keys_only else value
             yield from batches_of(Columns(rows.stored, values, created, revised, version))
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Cut a range where row groups begin; rows of all versions are counted.
 
         Reads the metadata of each file only.
         """
         check_piece_rows(rows)
 
-        def found(manifest: Manifest) -> list[Piece]:
+        def found(manifest: Manifest) -> list[RangePiece]:
             manifest.check_gap(revision)
             parts, deltas = files_of(manifest, revision)
             cuts = chunks(self._opened, [*parts, *deltas], key, range_end, rows)
-            return [Piece(*cut) for cut in cuts]
+            return [RangePiece(*cut) for cut in cuts]
 
         return self._read(revision, found)
 

@@ -19,15 +19,15 @@ from snapkv.engine.contract import (
     ChangeColumns,
     Columns,
     Engine,
+    EngineLimits,
     GetResult,
     KeyValue,
     Lease,
-    Limits,
     Page,
     PageForm,
     Pairs,
-    Piece,
     Range,
+    RangePiece,
     RangeResult,
     ReadResult,
     Replay,
@@ -53,7 +53,7 @@ class JoinedEngine:
     def __init__(self, live: Engine, archive: ArchiveEngine) -> None:
         self.live, self.archive = live, archive
         self.url, self.remote = live.url, live.remote
-        self.limits: Limits = live.limits
+        self.limits: EngineLimits = live.limits
         if (backup := getattr(live, "backup", None)) is not None:
             self.backup = backup  # of the live engine's directory; the archive is not copied
         if (report := getattr(live, "report_failovers", None)) is not None:
@@ -158,7 +158,7 @@ class JoinedEngine:
         """Yield a range as columns of Arrow."""
         return self._pages(COLUMNS, key, range_end, revision, keys_only)
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Cut a range into pieces."""
         try:
             return self.live.pieces(key, range_end, revision=revision, rows=rows)

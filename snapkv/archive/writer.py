@@ -28,7 +28,7 @@ from snapkv.archive.rows import (
 )
 from snapkv.archive.state import CHUNK_ROWS, by_key, chunks, joined, state
 from snapkv.base.waiting import monotonic
-from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
+from snapkv.engine.contract import ALL_KEYS_END, KeyEvent, KeyValue
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, stamp_of
 from snapkv.times import physical_ms
@@ -50,7 +50,7 @@ BASE_AFTER_ROWS_MIN = 10_000
 class Change(NamedTuple):
     """A change of an archived key, and the timestamp of the commit that made it."""
 
-    event: Event
+    event: KeyEvent
     timestamp: int
 
 

@@ -62,12 +62,12 @@ class GroupBuilder:
         """Return the calls of the next group, their operations and transactions, in batch order.
 
         The first call that builds is a member. Another one joins if its writes, guards, writer,
-        note and meta go with the members' (see `Group`), no member has to be alone, and the request
-        stays small enough. Calls that do not fit stay queued. If a call's build raises, only that
-        call fails, through `failed`.
+        note and meta go with the members' (see `CommitGroup`), no member has to be alone, and the
+        request stays small enough. Calls that do not fit stay queued. If a call's build raises,
+        only that call fails, through `failed`.
         """
         calls: list[Call] = []
-        group = Group()
+        group = CommitGroup()
         txns: list[Txn] = []
         room = room_max = self._engine.limits.request_bytes - STAMP_BYTES_MAX
         misses = 0
@@ -97,7 +97,7 @@ class GroupBuilder:
         return calls, group.members, txns
 
 
-class Group:
+class CommitGroup:
     """The members of one transaction, and what they write, remove and check together.
 
     Two members may share a transaction if they have the same writer, note and meta, and neither

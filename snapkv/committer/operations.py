@@ -13,8 +13,8 @@ from snapkv.engine.contract import (
     REVISION_MAX,
     Compare,
     Delete,
+    EngineLimits,
     KeyValue,
-    Limits,
     Op,
     Put,
     Range,
@@ -247,7 +247,7 @@ class Operations:
         return Txn(tuple(compares), writes, tuple(seen))
 
 
-def guards_max(limits: Limits, members_max: int) -> int | None:
+def guards_max(limits: EngineLimits, members_max: int) -> int | None:
     """Return how long a member's own lists may be beside the group's list; None: any length."""
     return None if limits.ops_per_list is None else limits.ops_per_list - 1 - members_max
 

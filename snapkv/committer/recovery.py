@@ -69,11 +69,6 @@ FENCE_PAUSE_S_MIN = 0.01
 FENCE_PAUSE_S_MAX = 0.5
 FENCE_TIMEOUT_S = 5.0
 """How long one fence may wait for its answer before it is sent again."""
-OUTCOMES: dict[Verdict, FenceOutcome] = {
-    Verdict.LANDED: "landed",
-    Verdict.DEAD: "dead",
-    Verdict.UNDECIDABLE: "undecidable",
-}
 
 
 class Undecided(SnapKVError):
@@ -167,7 +162,7 @@ class Recovery:
         outcome: FenceOutcome = "open"
         try:
             verdict, mark = self._verdict(sent, deadline, False)
-            outcome = OUTCOMES[verdict]
+            outcome = verdict.value
             return verdict, mark
         finally:
             log.info("%s: fence of %s: %s", self._engine.url, dated(stamp.timestamp), outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from snapkv.committer.operations import Check, Operations
@@ -42,9 +42,9 @@ C = TypeVar("C")
 class Verdict(Enum):
     """The outcome of a request."""
 
-    LANDED = auto()
-    DEAD = auto()
-    UNDECIDABLE = auto()
+    LANDED = "landed"
+    DEAD = "dead"
+    UNDECIDABLE = "undecidable"
 
 
 class KnownMarks(Protocol):

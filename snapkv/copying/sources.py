@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from snapkv.base.waiting import check_in_time, monotonic
 from snapkv.clock import HybridClock
-from snapkv.engine.contract import Engine, Event, KeyValue, WatchBatch, Watcher
+from snapkv.engine.contract import Engine, KeyEvent, KeyValue, WatchBatch, Watcher
 from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import (
     FIRST_KEY,
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     """A commit of a source: its mark, and the changes since the mark before it."""
 
     mark: KeyValue
-    events: tuple[Event, ...]
+    events: tuple[KeyEvent, ...]
 
 
 class Follower(Protocol):
@@ -170,7 +170,7 @@ class StoreFollower:
 
     def __init__(self, source: StoreSource, watcher: ContinuousWatcher, reached: int) -> None:
         self._source, self._watcher, self.reached = source, watcher, reached
-        self._events: list[Event] = []
+        self._events: list[KeyEvent] = []
 
     def next(self, timeout: float) -> Step | None:
         """Return the next step."""
@@ -270,7 +270,7 @@ class PrefixSource:
         watcher = self.engine.watch(*self._range, start_revision=last.mod_revision + 1)
         return PrefixFollower(self, watcher, last)
 
-    def check_echoes(self, events: Iterable[Event]) -> None:
+    def check_echoes(self, events: Iterable[KeyEvent]) -> None:
         """Raise `ArchiveError` if a commit of this record comes back: it would never end.
 
         So it is when another recorder copies this record to where this one looks.
@@ -321,7 +321,7 @@ class PrefixFollower:
     def _step(self, batch: WatchBatch) -> Step:
         self._last = self._source.mark(batch.revision, self._last, room=len(batch.events) - 1)
         self._source.check_echoes(batch.events)
-        events = [Event(self._source.as_stored(e.kv), e.is_delete) for e in batch.events]
+        events = [KeyEvent(self._source.as_stored(e.kv), e.is_delete) for e in batch.events]
         return Step(self._last, tuple(sorted(events)))
 
     def close(self) -> None:

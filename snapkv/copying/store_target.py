@@ -16,7 +16,7 @@ from snapkv.copying.long_keys import LongKeys, is_long
 from snapkv.copying.sources import Step
 from snapkv.copying.store_commits import CommitPart, StoreCommits, Writes
 from snapkv.copying.targets import Pages, differences, gap_note
-from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range
+from snapkv.engine.contract import Delete, KeyEvent, KeyValue, Put, Range
 from snapkv.errors import (
     ArchiveError,
     CompactedError,
@@ -213,7 +213,7 @@ class StoreTarget:
         stamp = StampRecord.decode(mark.value)
         return replace(stamp, ahead=0, source=(mark.mod_revision, mark.version), began=0)
 
-    def _writes(self, events: Iterable[Event]) -> Writes:
+    def _writes(self, events: Iterable[KeyEvent]) -> Writes:
         writes: Writes = []
         for event in events:
             for key, value in self._rows(event.kv.key[self._root_bytes :], event.kv.value):
@@ -228,5 +228,5 @@ class StoreTarget:
         return [(key, value)]
 
 
-def _write_of(event: Event) -> Put | Delete:
+def _write_of(event: KeyEvent) -> Put | Delete:
     return Delete(event.kv.key) if event.is_delete else Put(event.kv.key, event.kv.value)

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Protocol
 
 from snapkv.copying.sources import Step
-from snapkv.engine.contract import Event, KeyValue
+from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.layout import SourceId, StampRecord, stamp_of
 from snapkv.reading.sources import paired
 from snapkv.times import format_time
@@ -118,7 +118,7 @@ def part_note(number: int, count: int, stamp: StampRecord) -> str:
     )
 
 
-def differences(before: Pages, after: Pages, mark: KeyValue) -> Iterator[Event]:
+def differences(before: Pages, after: Pages, mark: KeyValue) -> Iterator[KeyEvent]:
     """Yield the changes that make one state of the other, both sorted by key.
 
     Keys are the same if their revisions are, or their values where revisions are not comparable
@@ -127,8 +127,8 @@ def differences(before: Pages, after: Pages, mark: KeyValue) -> Iterator[Event]:
     for old, new in paired(chain.from_iterable(before), chain.from_iterable(after)):
         if old and new:
             if old.mod_revision != new.mod_revision if old.mod_revision else old.value != new.value:
-                yield Event(new, False)
+                yield KeyEvent(new, False)
         elif new:
-            yield Event(new, False)
+            yield KeyEvent(new, False)
         elif old:
-            yield Event(KeyValue(old.key, b"", 0, mark.mod_revision, 0), True)
+            yield KeyEvent(KeyValue(old.key, b"", 0, mark.mod_revision, 0), True)

@@ -7,7 +7,7 @@ from snapkv.coordination.requests import transact
 from snapkv.copying.sources import Step
 from snapkv.copying.store_target import StoreTarget
 from snapkv.copying.targets import Target
-from snapkv.engine.contract import Compare, Delete, Event, KeyValue, Op, Put, Range, Txn
+from snapkv.engine.contract import Compare, Delete, KeyEvent, KeyValue, Op, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
 from snapkv.layout import (
     CREATION_ORDINAL,
@@ -25,7 +25,7 @@ __all__ = [
     "Compare",
     "Compared",
     "Delete",
-    "Event",
+    "KeyEvent",
     "KeyValue",
     "Keyspace",
     "Layout",

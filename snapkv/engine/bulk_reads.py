@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from snapkv.base.waiting import bounded, check_in_time
+from snapkv.base.waiting import bounded, check_in_time, monotonic
+from snapkv.engine.caller_rules import check_limits
 from snapkv.engine.contract import (
     ChangeColumns,
     Columns,
     Engine,
-    Event,
+    KeyEvent,
     KeyValue,
     Pairs,
     Range,
     Replay,
+    Txn,
+    TxnResult,
     Versions,
     WatchBatch,
 )
@@ -60,7 +63,7 @@ def changes(engine: Engine, wanted: Replay) -> Iterator[ChangeColumns]:
     """
     from snapkv.engine.version_columns import changes_of
 
-    some: list[Event] = []
+    some: list[KeyEvent] = []
     weight = 0
 
     def flushed() -> ChangeColumns:
@@ -77,7 +80,7 @@ def changes(engine: Engine, wanted: Replay) -> Iterator[ChangeColumns]:
         yield flushed()
 
 
-def _values_before(engine: Engine, events: Sequence[Event]) -> Iterator[bytes | None]:
+def _values_before(engine: Engine, events: Sequence[KeyEvent]) -> Iterator[bytes | None]:
     """Yield the value before each event, None for a key that did not exist."""
     for at in range(0, len(events), READS_MAX):
         some = events[at : at + READS_MAX]
@@ -92,8 +95,8 @@ def _values_before(engine: Engine, events: Sequence[Event]) -> Iterator[bytes | 
             yield kvs[0].value if kvs else None
 
 
-class BulkReads(Engine, Protocol):
-    """The bulk reads of an engine whose `scan` is its fastest listing."""
+class EngineBase(Engine, Protocol):
+    """The calls that an engine makes of its other ones: bulk reads, and transactions one by one."""
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
@@ -113,6 +116,20 @@ class BulkReads(Engine, Protocol):
     def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
         """Yield the events of a watch as columns."""
         return changes(self, wanted)
+
+    def check_limits(self, txn: Txn) -> int:
+        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
+        return check_limits(txn, self.limits)
+
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
+        """Send transactions in order, each after the answer to the one before."""
+        deadline, results = monotonic() + timeout, list[TxnResult]()
+        for txn in txns:
+            left = max(0.001, deadline - monotonic())
+            results.append(self.transact(lambda _, txn=txn: txn, b"", timeout=left))  # type: ignore[misc]
+            if not results[-1].succeeded:
+                break
+        return results
 
 
 def versions_of(kvs: Sequence[KeyValue]) -> Versions:

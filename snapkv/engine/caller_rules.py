@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.base.arguments import check_int, check_seconds
-from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import (
     Delete,
-    Engine,
-    Limits,
+    EngineLimits,
     Op,
     Put,
     Range,
     Txn,
-    TxnResult,
     in_range,
 )
 from snapkv.errors import CommitTooLargeError
@@ -40,7 +37,7 @@ def shown_key(key: bytes) -> str:
 
 
 def op_bytes(op: Op) -> int:
-    """Return the size of an operation as it counts against `Limits.request_bytes`."""
+    """Return the size of an operation as it counts against `EngineLimits.request_bytes`."""
     if isinstance(op, Txn):
         return measure(op)[0]
     rest = op.value if isinstance(op, Put) else op.range_end
@@ -93,7 +90,7 @@ def measure(txn: Txn) -> tuple[int, int]:
     return size, longest
 
 
-def check_limits(txn: Txn, limits: Limits) -> int:
+def check_limits(txn: Txn, limits: EngineLimits) -> int:
     """Return the size of `txn` in bytes; O(operations).
 
     Raises `CommitTooLargeError` when it breaks one of `limits`.
@@ -109,7 +106,7 @@ def check_limits(txn: Txn, limits: Limits) -> int:
     return size
 
 
-def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
+def _check_lists(txn: Txn, limits: EngineLimits, used: int) -> None:
     """Check a transaction inside lists of `used` operations, which count against its limit."""
     for ops in (txn.success, txn.failure):
         longest = used + max(len(ops), len(txn.compare))
@@ -177,17 +174,6 @@ def check_piece_rows(rows: int) -> None:
         raise ValueError(f"rows must be at least 1, not {rows}")
 
 
-def one_by_one(engine: Engine, txns: Sequence[Txn], timeout: float) -> list[TxnResult]:
-    """Send transactions, each after the answer to the one before, until a compare of one fails."""
-    deadline, results = monotonic() + timeout, list[TxnResult]()
-    for txn in txns:
-        left = max(0.001, deadline - monotonic())
-        results.append(engine.transact(lambda _, txn=txn: txn, b"", timeout=left))  # type: ignore[misc]
-        if not results[-1].succeeded:
-            break
-    return results
-
-
 # --- leases ---
 
 TTL_SECONDS_MAX = 9_000_000_000
@@ -206,9 +192,11 @@ def ttl_ns_of(ttl_s: float) -> int:
     return math.ceil(ttl_s * 1_000_000_000)
 
 
-def new_id() -> int:
-    """Return a new random id: positive, 63 bits."""
-    return _random.randint(1, ID_MAX)
+def new_id(is_taken: Callable[[int], object]) -> int:
+    """Return a new random id that is not taken: positive, 63 bits."""
+    while is_taken(lease := _random.randint(1, ID_MAX)):
+        pass
+    return lease
 
 
 def is_id(lease: int) -> bool:

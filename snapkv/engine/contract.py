@@ -41,7 +41,7 @@ READ_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """The limits of an engine; None means no limit but memory."""
 
     key_bytes: int
@@ -72,7 +72,7 @@ class KeyValue(NamedTuple):
     lease: int = 0
 
 
-class Event(NamedTuple):
+class KeyEvent(NamedTuple):
     """A change of a key; a removal has an empty value, `version` 0 and `create_revision` 0."""
 
     kv: KeyValue
@@ -88,7 +88,7 @@ class WatchBatch(NamedTuple):
     """All events of one revision, in key order; without events: none up to `revision`."""
 
     revision: int
-    events: tuple[Event, ...]
+    events: tuple[KeyEvent, ...]
 
 
 class Watcher(Protocol):
@@ -312,7 +312,7 @@ def one_of(answer: ReadResult) -> GetResult:
     return GetResult(answer.header, kvs[0] if kvs else None)
 
 
-class Piece(NamedTuple):
+class RangePiece(NamedTuple):
     """A part of a range, [key, range_end), and about how many keys a scan of it reads."""
 
     key: bytes
@@ -331,7 +331,7 @@ class Engine(Protocol):
     """What an engine does; the rules are above."""
 
     url: str
-    limits: Limits
+    limits: EngineLimits
     remote: bool
     """Whether a server answers, which may be replaced at any time."""
 
@@ -381,7 +381,7 @@ class Engine(Protocol):
         """Yield the pages of `scan` as columns, without leases; needs pyarrow."""
         ...
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Cut a range into pieces of about `rows` keys each, for readers that work side by side.
 
         The pieces are in order and without gaps: the first begins at `key`, each next one where the
@@ -416,7 +416,7 @@ class Engine(Protocol):
         ...
 
     def check_limits(self, txn: Txn) -> int:
-        """Return a transaction's size in bytes, as it counts against `Limits.request_bytes`.
+        """Return a transaction's size in bytes, as it counts against `EngineLimits.request_bytes`.
 
         Raises `CommitTooLargeError` when it is over the engine's limits.
         """

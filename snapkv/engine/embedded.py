@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from operator import attrgetter, eq, gt, lt, ne
+from typing import Any, Protocol, TypeAlias
 
 from snapkv.engine.contract import (
     Compare,
@@ -23,7 +24,7 @@ from snapkv.engine.contract import (
 )
 
 
-class State(Protocol):
+class WriteState(Protocol):
     """The newest state of an engine, inside its write lock."""
 
     def newest(self, key: bytes) -> KeyValue | None:
@@ -47,7 +48,7 @@ class State(Protocol):
         ...
 
 
-def apply(txn: Txn, state: State, header: Callable[[], Header]) -> TxnResult:
+def apply(txn: Txn, state: WriteState, header: Callable[[], Header]) -> TxnResult:
     """Run `txn`: all compares first, nested ones too, then the chosen branches in order.
 
     `header` is called after the writes and returns the revision that they made. Raises
@@ -82,7 +83,7 @@ _NO_PREV = PutResult()
 _Results: TypeAlias = "list[RangeResult | PutResult | DeleteResult | _Outcome]"
 
 
-def _choose(txn: Txn, state: State) -> _Chosen:
+def _choose(txn: Txn, state: WriteState) -> _Chosen:
     succeeded = True
     for compare in txn.compare:
         if not _holds(compare, state.newest(compare.key)):
@@ -94,33 +95,26 @@ def _choose(txn: Txn, state: State) -> _Chosen:
     return _Chosen(succeeded, ops)
 
 
+_FIELDS = {
+    Target.VALUE: attrgetter("value"),
+    Target.CREATE: attrgetter("create_revision"),
+    Target.MOD: attrgetter("mod_revision"),
+    Target.VERSION: attrgetter("version"),
+}
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, ">": gt}
+_ABSENT = KeyValue(b"", b"", 0, 0, 0)
+
+
 def _holds(compare: Compare, found: KeyValue | None) -> bool:
-    left: bytes | int
-    match compare.target:
-        case Target.VALUE:
-            if found is None:
-                return False
-            left = found.value
-        case Target.CREATE:
-            left = found.create_revision if found else 0
-        case Target.MOD:
-            left = found.mod_revision if found else 0
-        case Target.VERSION:
-            left = found.version if found else 0
-    right = compare.operand
-    match compare.op:
-        case "=":
-            return left == right
-        case "!=":
-            return left != right
-        case "<":
-            return left < right  # type: ignore[operator]
-        case ">":
-            return left > right  # type: ignore[operator]
-    raise ValueError(f"unknown compare operator: {compare.op!r}")
+    if compare.op not in _OPERATORS:
+        raise ValueError(f"unknown compare operator: {compare.op!r}")
+    if found is None and compare.target is Target.VALUE:
+        return False
+    left = _FIELDS[compare.target](found or _ABSENT)
+    return _OPERATORS[compare.op](left, compare.operand)
 
 
-def _run(ops: Sequence[Op | _Chosen], state: State) -> _Results:
+def _run(ops: Sequence[Op | _Chosen], state: WriteState) -> _Results:
     results: _Results = []
     for op in ops:
         if isinstance(op, Put):

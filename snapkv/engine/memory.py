@@ -20,26 +20,24 @@ from sortedcontainers import SortedDict
 from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, uptime_ns
-from snapkv.engine.bulk_reads import BulkReads, versions_of
+from snapkv.engine.bulk_reads import EngineBase, versions_of
 from snapkv.engine.caller_rules import (
     check_distinct,
-    check_limits,
     check_piece_rows,
     is_id,
     new_id,
-    one_by_one,
     ttl_ns_of,
 )
 from snapkv.engine.contract import (
     ALL_KEYS_END,
-    Event,
+    EngineLimits,
     GetResult,
     Header,
+    KeyEvent,
     KeyValue,
     Lease,
-    Limits,
-    Piece,
     Range,
+    RangePiece,
     RangeResult,
     ReadResult,
     Refused,
@@ -62,7 +60,9 @@ from snapkv.errors import (
 # --- broken rules of what the memory engine holds ---
 
 
-def problems_of_log(log: Sequence[tuple[Event, ...]], start: int, revision: int) -> Iterator[str]:
+def problems_of_log(
+    log: Sequence[tuple[KeyEvent, ...]], start: int, revision: int
+) -> Iterator[str]:
     """Yield what is wrong with a log that begins at one revision and ends with another."""
     if len(log) != revision + 1 - start:
         yield f"log has {len(log)} entries up to revision {revision}"
@@ -84,22 +84,22 @@ def problems_of_versions(all_versions: Mapping[bytes, Sequence[KeyValue]]) -> It
 
 # --- engine ---
 
-LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
+LIMITS = EngineLimits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000
 
 _shared: dict[str, MemoryEngine] = {}
 _shared_lock = threading.Lock()
 
 
-class MemoryEngine(BulkReads):
+class MemoryEngine(EngineBase):
     """All versions of all keys in one process's memory; safe for threads."""
 
     remote = False
 
-    def __init__(self, url: str = "memory:", *, limits: Limits = LIMITS) -> None:
+    def __init__(self, url: str = "memory:", *, limits: EngineLimits = LIMITS) -> None:
         self.url, self.limits = url, limits
         self._versions: SortedDict[bytes, list[KeyValue]] = SortedDict()  # oldest first
-        self._log: list[tuple[Event, ...]] = []  # one entry a revision, from _log_start on
+        self._log: list[tuple[KeyEvent, ...]] = []  # one entry a revision, from _log_start on
         self._log_start = 2
         self._revision = 1
         self._compacted = 0
@@ -144,13 +144,13 @@ class MemoryEngine(BulkReads):
                 return
             key = page.kvs[-1].key + b"\0"
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Split a range exactly; O(keys)."""
         check_piece_rows(rows)
         kvs = self.read([Range(key, range_end, revision)]).results[0].kvs
         bounds = [key, *(kv.key for kv in kvs[rows::rows]), range_end]
         sizes = (min(rows, len(kvs) - at) for at in range(0, len(kvs), rows))
-        return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
+        return [RangePiece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
 
     def _range(self, wanted: Range) -> RangeResult:
         revision = self._checked(wanted.revision)
@@ -234,14 +234,6 @@ class MemoryEngine(BulkReads):
         self._writing = threading.RLock()
         self._changed = ThreadCondition()
 
-    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
-        """Send transactions in order, one after the other's answer."""
-        return one_by_one(self, txns, timeout)
-
-    def check_limits(self, txn: Txn) -> int:
-        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
-        return check_limits(txn, self.limits)
-
     def _newest(self, key: bytes) -> KeyValue | None:
         return self._at(key, self._revision) if key in self._versions else None
 
@@ -254,7 +246,7 @@ class MemoryEngine(BulkReads):
                 self._leases.moved(kv.key, before.lease if before else 0, kv.lease)
             self._versions.setdefault(kv.key, []).append(kv)
         self._log.append(
-            tuple(Event(kv, kv.version == 0) for _, kv in sorted(state.written.items()))
+            tuple(KeyEvent(kv, kv.version == 0) for _, kv in sorted(state.written.items()))
         )
         self._revision = state.revision
         return self._revision
@@ -425,7 +417,7 @@ class MemoryWatcher:
             return WatchBatch(engine._revision, ())
         return None
 
-    def _events_of(self, revision: int) -> tuple[Event, ...]:
+    def _events_of(self, revision: int) -> tuple[KeyEvent, ...]:
         at = revision - self._engine._log_start
         return self._engine._log[at] if at >= 0 else ()
 
@@ -559,9 +551,7 @@ class LeaseTable:
 
     def grant(self, ttl_s: float) -> Lease:
         """Return a new lease; O(log leases). Raises as `ttl_ns_of`."""
-        held, lease = _Held(ttl_s), new_id()
-        while lease in self._held:
-            lease = new_id()
+        held, lease = _Held(ttl_s), new_id(self._held.__contains__)
         self._held[lease] = held
         heapq.heappush(self._turns, (held.due_ns, lease))
         self._update_next_due()

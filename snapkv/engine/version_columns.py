@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from snapkv.base.extras import extra
-from snapkv.engine.contract import ChangeColumns, Columns, Event
+from snapkv.engine.contract import ChangeColumns, Columns, KeyEvent
 
 with extra("arrow", "tables"):
     import pyarrow as pa
@@ -35,7 +35,7 @@ def columns_in(pages: Iterable[Sequence[Any]]) -> Iterator[Columns]:
 
 
 def changes_of(
-    events: Sequence[Event], *, keys_only: bool, befores: Sequence[bytes | None] | None
+    events: Sequence[KeyEvent], *, keys_only: bool, befores: Sequence[bytes | None] | None
 ) -> ChangeColumns:
     """Return events, sorted by revision and key, as columns."""
     values = [] if keys_only else [None if e.is_delete else e.kv.value for e in events]

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import Event, Range
+from snapkv.engine.contract import KeyEvent, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
 from snapkv.reading.reader import Reader
@@ -24,8 +24,8 @@ class Touched(NamedTuple):
     They are two only where other programs wrote to a store's own keys between two commits.
     """
 
-    first: Event
-    last: Event
+    first: KeyEvent
+    last: KeyEvent
 
     @property
     def existed(self) -> bool:
@@ -91,7 +91,7 @@ def _joined(
     by_revision = groupby(_events(reader, start, end, low, high), lambda each: each.kv.mod_revision)
     group, mark, reached = next(by_revision, None), low, low
     for mark, stamp in _marks(reader, low, high):
-        own: list[Event] = []
+        own: list[KeyEvent] = []
         while group is not None and group[0] <= mark.revision:
             if group[0] == mark.revision or reader.policy.at_head:
                 own += group[1]
@@ -116,7 +116,7 @@ def _marks(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Mark, StampR
             yield following, None
 
 
-def touched_by(events: Iterable[Event]) -> list[Touched]:
+def touched_by(events: Iterable[KeyEvent]) -> list[Touched]:
     """Return what events did together to each key, in key order."""
     touched: dict[bytes, Touched] = {}
     for event in events:
@@ -126,7 +126,7 @@ def touched_by(events: Iterable[Event]) -> list[Touched]:
     return [each for each in done if each.existed or each.exists]
 
 
-def _events(reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Event]:
+def _events(reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[KeyEvent]:
     first = first_after(reader, low)
     for batch in replayed(reader.engine, start, end, first, high.revision):
         yield from batch.events

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from snapkv.base.arguments import check_bool, check_int
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import Engine, Event, KeyValue, Range
+from snapkv.engine.contract import Engine, KeyEvent, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
 )
@@ -30,7 +30,7 @@ POINT_READS = 32
 """Of so many versions a remote engine is asked one by one, before it replays windows."""
 
 
-def events_back(engine: Engine, key: bytes, begin: int, high: int, page: int) -> Iterator[Event]:
+def events_back(engine: Engine, key: bytes, begin: int, high: int, page: int) -> Iterator[KeyEvent]:
     """Yield what happened to a stored key from revision `high` down to `begin`, newest first.
 
     An embedded engine reads puts one behind the other, `page` at a time; a remote one is asked for
@@ -41,12 +41,12 @@ def events_back(engine: Engine, key: bytes, begin: int, high: int, page: int) ->
     """
     window, reads = WINDOW_REVISIONS, POINT_READS
     while high >= begin:
-        puts: list[Event] = []
+        puts: list[KeyEvent] = []
         if not engine.remote:
             puts = list(puts_back(engine, key, high, page))
         elif reads:
             kv, reads = engine.get(key, high).kv, reads - 1
-            puts = [] if kv is None else [Event(kv, False)]
+            puts = [] if kv is None else [KeyEvent(kv, False)]
         if puts:
             for event in puts:
                 if event.kv.mod_revision < begin:
@@ -59,7 +59,7 @@ def events_back(engine: Engine, key: bytes, begin: int, high: int, page: int) ->
         high, window, reads = low - 1, 4 * window, POINT_READS
 
 
-def puts_back(engine: Engine, key: bytes, revision: int, limit: int) -> Iterator[Event]:
+def puts_back(engine: Engine, key: bytes, revision: int, limit: int) -> Iterator[KeyEvent]:
     """Yield successive puts from a revision down, as far as the key's creation; of an embedded one.
 
     The last ones may be older than the compaction point.
@@ -67,12 +67,12 @@ def puts_back(engine: Engine, key: bytes, revision: int, limit: int) -> Iterator
     found = engine.versions(key, revision, limit)
     for at, (modified, value) in enumerate(zip(found.revisions, found.values, strict=True)):
         version = found.version - at
-        yield Event(KeyValue(key, value, found.create_revision, modified, version, 0), False)
+        yield KeyEvent(KeyValue(key, value, found.create_revision, modified, version, 0), False)
 
 
 def events_between(
     engine: Engine, key: bytes, low: int, high: int, limit: int | None = None
-) -> deque[Event]:
+) -> deque[KeyEvent]:
     """Return the newest events between two revisions, oldest first; from one watch."""
     batches = replayed(engine, key, b"", low, high)
     return deque((event for batch in batches for event in batch.events), limit)
@@ -187,7 +187,7 @@ class Span(NamedTuple):
         """How many versions are stamped at once."""
         return min(HISTORY_PAGE_VERSIONS, self.limit or HISTORY_PAGE_VERSIONS)
 
-    def events(self, core: Reader, key: bytes, begin: int, until: int) -> Iterator[Event]:
+    def events(self, core: Reader, key: bytes, begin: int, until: int) -> Iterator[KeyEvent]:
         """Yield what happened to a key between two revisions, in the order that is wanted."""
         if self.newest_first:
             return events_back(core.engine, key, begin, until, self.page)
@@ -253,7 +253,7 @@ def _at_beginning(core: Reader, key: bytes, begin: int) -> Iterator[Version]:
         yield _at_compaction(found[0], stamp[0] if stamp else None)
 
 
-def _events(core: Reader, key: bytes, start: int, until: int) -> Iterator[Event]:
+def _events(core: Reader, key: bytes, start: int, until: int) -> Iterator[KeyEvent]:
     for batch in replayed(core.engine, key, b"", start, until):
         yield from batch.events
 
@@ -265,7 +265,7 @@ def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
     return _version_of(StampRecord.decode(stamp.value), kv.mod_revision, kv.value)
 
 
-def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
+def _stamped(core: Reader, events: list[KeyEvent]) -> Iterator[Version]:
     """Join events with their stamps; a write without a stamp of its own has no writer."""
     stamps = core.timeline.stamps([event.kv.mod_revision for event in events])
     for event, found in zip(events, stamps, strict=True):
@@ -290,7 +290,7 @@ def _recorded_in_parts(
     return (following, stamp) if 0 < stamp.began <= revision else None
 
 
-def stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
+def stamped(core: Reader, events: list[KeyEvent]) -> Iterator[Version]:
     """Yield events of a key, newest first, as versions, each with its commit or its tick.
 
     The last one may be older than the compaction point, where it was in force. One round trip for
@@ -355,16 +355,16 @@ def _observed_at_compaction(core: Reader, kv: KeyValue, compacted: int) -> Versi
         if mark.ordinal > CREATION_ORDINAL:
             ts = mark.timestamp if mark.ordinal == CREATION_ORDINAL + 1 else None
             return Version(ts, kv.mod_revision, kv.value, None)
-    return _version(core, Event(kv, False), in_force)
+    return _version(core, KeyEvent(kv, False), in_force)
 
 
-def _observed(core: Reader, events: list[Event]) -> Iterator[Version]:
+def _observed(core: Reader, events: list[KeyEvent]) -> Iterator[Version]:
     in_force = core.timeline.stamps([event.kv.mod_revision for event in events])
     for event, found in zip(events, in_force, strict=True):
         yield _version(core, event, found)
 
 
-def _version(core: Reader, event: Event, in_force: tuple[Mark, StampRecord] | None) -> Version:
+def _version(core: Reader, event: KeyEvent, in_force: tuple[Mark, StampRecord] | None) -> Version:
     """Return an event with the first mark at or after it; `in_force` is the one at or before it.
 
     Only a write at a mark's own revision belongs to its commit, and has its writer.

@@ -8,7 +8,7 @@ from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import Event
+from snapkv.engine.contract import KeyEvent
 from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.model import Change, Commit, Difference
@@ -165,7 +165,7 @@ class _Reading:
             raise compaction_error(core.policy, low.timestamp) from e
         check_unbroken(core, high)
 
-    def _stamped(self, page: list[Event]) -> Iterator[Logged]:
+    def _stamped(self, page: list[KeyEvent]) -> Iterator[Logged]:
         timeline = self._core.timeline
         stamps = timeline.stamps([event.kv.mod_revision for event in page])
         for event, found in zip(page, stamps, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
 from snapkv.engine.bulk_reads import REPLAY_WAIT_S
-from snapkv.engine.contract import Event, WatchBatch
+from snapkv.engine.contract import KeyEvent, WatchBatch
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
@@ -97,7 +97,7 @@ class StoreWatch(Watch[K, V]):
         self._head = head  # the head when the watch was made: events up to it must come
         self._core, self._space = core, space
         self._range = space.range_of(space.whole if prefix is None else prefix)
-        self._unstamped: dict[bytes, Event] = {}
+        self._unstamped: dict[bytes, KeyEvent] = {}
         self._mark = mark
         self.timestamp = max(after, mark.timestamp)
         self._closed = False
@@ -199,7 +199,7 @@ class StoreWatch(Watch[K, V]):
         )
 
 
-def mark_after(core: Reader, last: Mark, event: Event) -> Mark:
+def mark_after(core: Reader, last: Mark, event: KeyEvent) -> Mark:
     """Return the mark of an event of the timestamp key, which has to follow the last mark.
 
     Raises `StoreRestoredError` if it does not, and `StoreRecreatedError`.
@@ -222,7 +222,7 @@ def left_of(deadline: float | None) -> float | None:
 
 
 def changed_at(
-    mark: Mark, stamp: StampRecord, events: Iterable[Event], space: Keyspace
+    mark: Mark, stamp: StampRecord, events: Iterable[KeyEvent], space: Keyspace
 ) -> tuple[Change[Any], ...]:
     """Return events as changes, in key order, with the mark that stamps them.
 
@@ -237,5 +237,5 @@ def changed_at(
     return tuple(changes)
 
 
-def _stored_key(event: Event) -> bytes:
+def _stored_key(event: KeyEvent) -> bytes:
     return event.kv.key

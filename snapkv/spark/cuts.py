@@ -6,7 +6,7 @@ import os
 from bisect import bisect_right
 from itertools import accumulate, pairwise
 
-from snapkv.engine.contract import Piece, Replay
+from snapkv.engine.contract import RangePiece, Replay
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.reading.reader import Reader
@@ -29,7 +29,7 @@ SAMPLED_ROWS = 20_000
 
 def cut_keys(
     reader: Reader, span: Span, revision: int, tasks: int, rows: int | None = None
-) -> list[list[Piece]]:
+) -> list[list[RangePiece]]:
     """Return bounded pieces of a range, in order, grouped into tasks of about equally many keys.
 
     Pieces have about `rows` keys (None: `PIECE_ROWS`). They are bounded at both ends, because etcd
@@ -38,7 +38,7 @@ def cut_keys(
     pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=rows or PIECE_ROWS)
     total = sum(piece.rows for piece in pieces)
     tasks = min(tasks, len(pieces))
-    groups: list[list[Piece]] = [[] for _ in range(tasks)]
+    groups: list[list[RangePiece]] = [[] for _ in range(tasks)]
     before = 0
     for piece in pieces:
         middle = before + piece.rows // 2

@@ -1,10 +1,10 @@
 """The time line of a store: which revision was in force at which time.
 
 `Timeline` answers that. Its `Tracker` holds the marks that are known: `Ring` the newest ones,
-`Blocks` and `Anchors` those found before. `search` finds any other mark, `Feed` brings the commits
-of other writers, and `Continuity` notices a restored engine. A `Moment` reads the state of one
-time, at a revision that shows it: in a store any revision from a commit up to the next one, in an
-observed prefix (`Ticks`) only the mark's own.
+`Blocks` and `Anchors` those found before. `search` finds any other mark, `MarkFeed` brings the
+commits of other writers, and `Continuity` notices a restored engine. A `Moment` reads the state of
+one time, at a revision that shows it: in a store any revision from a commit up to the next one, in
+an observed prefix (`Ticks`) only the mark's own.
 """
 
 from snapkv.timeline.moment import Moment as Moment

@@ -27,31 +27,6 @@ PAGE_KEYS = 256
 LISTED_KEYS_MAX = 1_024
 
 
-class Remaining(Protocol):
-    """What a compaction has left: see `RevisionPolicy`."""
-
-    @property
-    def tracker(self) -> Tracker:
-        """The marks of the store."""
-        ...
-
-    def earliest(self) -> int | None:
-        """Return the smallest timestamp that can still be answered, None if none can."""
-        ...
-
-
-def compaction_error(
-    left: Remaining, timestamp: int, earliest: int | None = None
-) -> CompactedError:
-    """Return the error for a time that is compacted: what is left, and what the archive has.
-
-    `earliest` is asked for unless it is given.
-    """
-    known = left.earliest() if earliest is None else earliest
-    kept = kept_by(left.tracker.engine, left.tracker.key)
-    return CompactedError(timestamp, known, archive=kept)
-
-
 class RevisionPolicy(Protocol):
     """Which moments some keys have, and which revisions show each of them.
 
@@ -91,6 +66,18 @@ class RevisionPolicy(Protocol):
     def earliest(self) -> int | None:
         """Return the smallest timestamp that can still be answered, None if none can."""
         ...
+
+
+def compaction_error(
+    policy: RevisionPolicy, timestamp: int, earliest: int | None = None
+) -> CompactedError:
+    """Return the error for a time that is compacted: what is left, and what the archive has.
+
+    `earliest` is asked for unless it is given.
+    """
+    known = policy.earliest() if earliest is None else earliest
+    kept = kept_by(policy.tracker.engine, policy.tracker.key)
+    return CompactedError(timestamp, known, archive=kept)
 
 
 class Moment:

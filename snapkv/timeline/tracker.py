@@ -42,7 +42,7 @@ FEED_LAG_REVISIONS_MAX = 65_536
 """The same for revisions, most of which then belong to other stores."""
 
 
-class Feed:
+class MarkFeed:
     """A watch over the timestamp key, drained by the lookups that need it: it has no thread.
 
     `watch` opens it at a revision.
@@ -217,7 +217,7 @@ class Tracker:
         self.continuity = Continuity(engine, key, self._break)
         self.lookup = Lookup(engine, key, self.continuity)
         self.listings = Listings()
-        self._feed = Feed(self._watch_marks)
+        self._feed = MarkFeed(self._watch_marks)
         self._feed_after = float("-inf")  # when the feed may be started again
         self._lock = threading.Lock()  # ring, newest, shown, header; never held while reading
         self._feed_lock = here().lock()  # one thread at a time drains the feed
@@ -232,7 +232,7 @@ class Tracker:
     def after_fork(self) -> None:
         """Renew the locks; drop what another thread may have left half-changed."""
         self._lock, self._feed_lock = threading.Lock(), here().lock()
-        self._feed = Feed(self._watch_marks)
+        self._feed = MarkFeed(self._watch_marks)
         self.ring = Ring(self.ring.slots)
         self.continuity.after_fork()
         self.lookup.after_fork()

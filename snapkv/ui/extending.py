@@ -1,7 +1,7 @@
 """Kit for views of other packages: bounded sources, versions, differences, events."""
 
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import Event, KeyValue
+from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.reading.history import stamped
 from snapkv.ui.key_differences import Row, row
 from snapkv.ui.key_versions import Versions, stored_versions_back
@@ -11,7 +11,7 @@ from snapkv.ui.store_views import way_of
 
 __all__ = [
     "Budget",
-    "Event",
+    "KeyEvent",
     "KeyValue",
     "Row",
     "Versions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from snapkv.engine.contract import Event, Range
+from snapkv.engine.contract import KeyEvent, Range
 from snapkv.errors import CompactedError
 from snapkv.model import Version
 from snapkv.reading.history import WINDOW_REVISIONS, events_between, puts_back, stamped
@@ -91,12 +91,12 @@ def stored_versions_back(
 
 def _events(
     source: Source, stored: bytes, begin: int, high: int, limit: int, budget: Budget
-) -> tuple[list[Event], bool, int]:
+) -> tuple[list[KeyEvent], bool, int]:
     """Return events from a revision down, one more than `limit` if there is one.
 
     With them, whether that is all, and the revision down to which they were looked for.
     """
-    engine, found, window = source.reader.engine, list[Event](), WINDOW_REVISIONS
+    engine, found, window = source.reader.engine, list[KeyEvent](), WINDOW_REVISIONS
     some, left = READ_AT_FIRST, VERSIONS_BYTES_MAX
     while high >= begin and len(found) <= limit:
         if budget.over and found:
@@ -120,7 +120,7 @@ def _events(
     return found, True, high + 1
 
 
-def _replayed(source: Source, stored: bytes, low: int, high: int, limit: int) -> deque[Event]:
+def _replayed(source: Source, stored: bytes, low: int, high: int, limit: int) -> deque[KeyEvent]:
     """Return the newest events between two revisions, oldest first."""
     try:
         return events_between(source.reader.engine, stored, low, high, limit)
@@ -128,11 +128,13 @@ def _replayed(source: Source, stored: bytes, low: int, high: int, limit: int) ->
         raise CompactedError(low, source.earliest(), unit=e.unit, archive=e.archive) from e
 
 
-def _at_compaction(source: Source, stored: bytes, begin: int, found: list[Event]) -> list[Event]:
+def _at_compaction(
+    source: Source, stored: bytes, begin: int, found: list[KeyEvent]
+) -> list[KeyEvent]:
     """Return the version in force at the compaction point, if it was written before that."""
     kvs = source.reader.engine.read([Range(stored, revision=begin)]).results[0].kvs
     seen = {event.kv.mod_revision for event in found}
-    return [Event(kv, False) for kv in kvs if kv.mod_revision not in seen]
+    return [KeyEvent(kv, False) for kv in kvs if kv.mod_revision not in seen]
 
 
 def version_at(source: Source, key: str, when: When | None) -> tuple[bytes | None, int | None]:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import snapkv
-from snapkv.engine.etcd.connection import Connection
+from snapkv.engine.etcd.connection import ClusterConnection
 
 pytestmark = pytest.mark.parametrize("place", ["etcd"], indirect=True)
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.parametrize("place", ["etcd"], indirect=True)
 @pytest.fixture
 def requests(monkeypatch):
     """The reads that were sent."""
-    sent, read = [], Connection.read
+    sent, read = [], ClusterConnection.read
 
     def counted(self, method, request, timeout=None):
         sent.append(method.path)
         return read(self, method, request, timeout)
 
-    monkeypatch.setattr(Connection, "read", counted)
+    monkeypatch.setattr(ClusterConnection, "read", counted)
     return sent
 
 

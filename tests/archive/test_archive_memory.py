@@ -16,7 +16,7 @@ import random, resource, sys
 from snapkv.archive.folder import Folder
 from snapkv.archive.verify import verify
 from snapkv.archive.writer import ArchiveWriter, Change
-from snapkv.engine.contract import Event, KeyValue
+from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.layout import Layout, SourceId, StampRecord
 
 VALUE_BYTES, TS = 1_000, 1 << 60
@@ -44,7 +44,7 @@ if what == "begin":
     writer.begin(mark(KEYS + 3, 2), pages())
 elif what == "change":
     writer = ArchiveWriter(Folder(folder), SourceId(b"id", "default", 2))
-    changes = (Change(Event(kv(n, KEYS + 4, 2), False), TS + 3) for n in range(0, KEYS, 2))
+    changes = (Change(KeyEvent(kv(n, KEYS + 4, 2), False), TS + 3) for n in range(0, KEYS, 2))
     writer.append(KEYS + 4, changes, [mark(KEYS + 4, 3)])
     writer._add_base()
 else:

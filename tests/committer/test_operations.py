@@ -7,10 +7,10 @@ import pytest
 
 import snapkv
 from snapkv.committer import compile_operations
-from snapkv.committer.group import Group
+from snapkv.committer.group import CommitGroup
 from snapkv.committer.operations import guards_max, nest
 from snapkv.engine.caller_rules import check_distinct, check_limits
-from snapkv.engine.contract import Delete, Limits, Put, Txn
+from snapkv.engine.contract import Delete, EngineLimits, Put, Txn
 from snapkv.errors import (
     CommitTooLargeError,
     InvalidKeyError,
@@ -19,7 +19,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import Layout
 
-ETCD = Limits(key_bytes=1 << 20, value_bytes=1 << 20, request_bytes=1 << 30, ops_per_list=128)
+ETCD = EngineLimits(key_bytes=1 << 20, value_bytes=1 << 20, request_bytes=1 << 30, ops_per_list=128)
 BUDGET = 126
 
 
@@ -48,7 +48,7 @@ def test_nest_keeps_every_operation_in_order_within_the_budget(size):
     assert longest_path(nested) <= BUDGET
     if size <= BUDGET:
         assert nested == ops
-    check_limits(Txn(success=nested), Limits(9, 9, 1 << 30, ops_per_list=BUDGET))
+    check_limits(Txn(success=nested), EngineLimits(9, 9, 1 << 30, ops_per_list=BUDGET))
 
 
 @pytest.mark.parametrize("budget", [3, 4, 5, 6, 12, 95, 126])
@@ -126,7 +126,7 @@ def parts_of(*several):
 
 def may_join(first, *others):
     """Whether the last of some parts may join a group of those before it."""
-    group = Group()
+    group = CommitGroup()
     for part in (first, *others[:-1]):
         assert group.takes(part)
         group.add(part)
@@ -182,7 +182,7 @@ def test_a_group_takes_who_may_share_with_each_of_it():
 
     taken = left = 0
     for _ in range(300):
-        group = Group()
+        group = CommitGroup()
         for part in (any_part() for _ in range(6)):
             alone = all(may_join(other, part) and may_join(part, other) for other in group.members)
             assert group.takes(part) is alone

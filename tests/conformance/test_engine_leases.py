@@ -26,7 +26,7 @@ from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import (
     Compare,
     Delete,
-    Event,
+    KeyEvent,
     KeyValue,
     Put,
     Range,
@@ -86,7 +86,7 @@ def test_reads_and_events_tell_the_lease(db: Driver) -> None:
     (without_value,) = db.range(FIRST, ALL, keys_only=True).kvs
     assert without_value in (expected._replace(value=b"", lease=kept) for kept in (0, lease))
     assert [kv for page in db.engine.scan(FIRST, ALL, revision=r1) for kv in page] == [expected]
-    assert take(db.watch(r1), r1) == [WatchBatch(r1, (Event(expected, False),))]
+    assert take(db.watch(r1), r1) == [WatchBatch(r1, (KeyEvent(expected, False),))]
     again = db.txn(Put(b"a", b"2", prev_kv=True, lease=lease))
     assert again.results[0].prev == expected  # type: ignore[union-attr]
     r2 = again.header.revision
@@ -111,7 +111,7 @@ def test_revoking_removes_all_keys_in_one_revision(db: Driver) -> None:
     assert db.keys() == [b"c", b"d"]
     assert db.keys(revision=head) == [b"a", b"b\0", b"c", b"d"]
     gone = [KeyValue(key, b"", 0, head + 1, 0) for key in (b"a", b"b\0")]
-    expected = WatchBatch(head + 1, tuple(Event(kv, True) for kv in gone))
+    expected = WatchBatch(head + 1, tuple(KeyEvent(kv, True) for kv in gone))
     assert take(db.watch(head + 1), head + 1) == [expected]
 
 
@@ -231,7 +231,7 @@ def test_a_waiting_watcher_sees_the_end_with_nobody_else_around(db: Driver) -> N
     batch = Background(lambda: watcher.next(None)).result()
     assert monotonic() - began >= lease.ttl_s
     gone = [KeyValue(key, b"", 0, head + 1, 0) for key in (b"a", b"b")]
-    assert batch == WatchBatch(head + 1, tuple(Event(kv, True) for kv in gone))
+    assert batch == WatchBatch(head + 1, tuple(KeyEvent(kv, True) for kv in gone))
     assert db.head() == head + 1
     assert db.keys() == [b"c"]
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.contract import Delete, KeyValue, Piece, Put
+from snapkv.engine.contract import Delete, KeyValue, Put, RangePiece
 from snapkv.errors import CompactedError, FutureRevisionError
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def parts(
     if not pieces:
         assert whole == []
         return []
-    assert all(isinstance(piece, Piece) for piece in pieces)
+    assert all(isinstance(piece, RangePiece) for piece in pieces)
     assert (pieces[0].key, pieces[-1].range_end) == (key, end)
     assert all(one.range_end == next_.key for one, next_ in itertools.pairwise(pieces))
     found = [scanned(db, piece.key, piece.range_end, revision) for piece in pieces]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance_driver import ALL, Background, Driver, brief, take
 
-from snapkv.engine.contract import Delete, Event, KeyValue, Put, WatchBatch
+from snapkv.engine.contract import Delete, KeyEvent, KeyValue, Put, WatchBatch
 from snapkv.errors import CompactedError, StoreClosedError
 
 
@@ -29,15 +29,15 @@ def test_events_are_whole(db: Driver) -> None:
     r3 = db.delete(b"a")
     batches = take(db.watch(r1), r3)
     assert batches == [
-        WatchBatch(r1, (Event(KeyValue(b"a", b"1", r1, r1, 1), False),)),
+        WatchBatch(r1, (KeyEvent(KeyValue(b"a", b"1", r1, r1, 1), False),)),
         WatchBatch(
             r2,
             (
-                Event(KeyValue(b"a", b"2", r1, r2, 2), False),
-                Event(KeyValue(b"b", b"", r2, r2, 1), False),
+                KeyEvent(KeyValue(b"a", b"2", r1, r2, 2), False),
+                KeyEvent(KeyValue(b"b", b"", r2, r2, 1), False),
             ),
         ),
-        WatchBatch(r3, (Event(KeyValue(b"a", b"", 0, r3, 0), True),)),
+        WatchBatch(r3, (KeyEvent(KeyValue(b"a", b"", 0, r3, 0), True),)),
     ]
 
 

@@ -14,7 +14,7 @@ from snapkv.engine.contract import (
     ALL_KEYS_END,
     Compare,
     Engine,
-    Event,
+    KeyEvent,
     KeyValue,
     Put,
     Range,
@@ -88,7 +88,7 @@ def everything(engine: Engine, key: bytes = b"\0", end: bytes = ALL_KEYS_END) ->
     return [kv for page in engine.scan(key, end, revision=head(engine)) for kv in page]
 
 
-def events_until(watcher: Watcher, revision: int, wait_s: float = 20.0) -> list[Event]:
+def events_until(watcher: Watcher, revision: int, wait_s: float = 20.0) -> list[KeyEvent]:
     """Take batches until one at or above a revision has come; they rise and are whole."""
     deadline, events, newest = monotonic() + wait_s, [], 0
     while newest < revision:

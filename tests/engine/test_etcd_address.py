@@ -15,7 +15,7 @@ from etcd_server import Certificates, EtcdServer, make_certificates
 import snapkv
 from snapkv.engine.etcd import open_etcd
 from snapkv.engine.etcd.endpoint import endpoints_of
-from snapkv.engine.etcd.security import Login, Security
+from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.errors import (
     EngineUnavailableError,
     InvalidOptionError,
@@ -145,17 +145,17 @@ def test_a_host_with_the_name_of_a_scheme_is_a_host(name: str) -> None:
 
 
 def test_a_login_is_given_or_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Login.of(None, None) is None
-    assert Login.of("u", "p") == Login("u", "p")
-    assert Login.of("u", "") == Login("u", "")
+    assert Credentials.of(None, None) is None
+    assert Credentials.of("u", "p") == Credentials("u", "p")
+    assert Credentials.of("u", "") == Credentials("u", "")
     monkeypatch.setenv("SNAPKV_ETCD_PASSWORD", "from-there")
-    assert Login.of(None, None) is None
-    assert Login.of("u", None) == Login("u", "from-there")
+    assert Credentials.of(None, None) is None
+    assert Credentials.of("u", None) == Credentials("u", "from-there")
     monkeypatch.setenv("SNAPKV_ETCD_USER", "somebody")
-    assert Login.of(None, None) == Login("somebody", "from-there")
-    assert Login.of("u", "p") == Login("u", "p")
+    assert Credentials.of(None, None) == Credentials("somebody", "from-there")
+    assert Credentials.of("u", "p") == Credentials("u", "p")
     monkeypatch.setenv("SNAPKV_ETCD_USER", "")
-    assert Login.of(None, None) is None
+    assert Credentials.of(None, None) is None
 
 
 @pytest.mark.parametrize(("user", "password"), [("u", None), (None, "p"), ("", "p")])
@@ -185,7 +185,7 @@ def test_a_login_that_cannot_be_sent(user: str, password: str) -> None:
 
 
 def test_a_login_does_not_show_its_password() -> None:
-    login = Login("u", "hunter2")
+    login = Credentials("u", "hunter2")
     assert "hunter2" not in f"{login} {login!r} {[login]}"
 
 

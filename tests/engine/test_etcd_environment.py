@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from etcd_server import make_certificates
 
-from snapkv.engine.etcd.security import CREDENTIALS, Login, Security, without_environment
+from snapkv.engine.etcd.security import CREDENTIALS, Credentials, Security, without_environment
 from snapkv.errors import InvalidOptionError
 
 pytestmark = pytest.mark.slow
@@ -23,8 +23,8 @@ def variables(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 def test_empty_is_none() -> None:
-    assert Login.of(None, None) is not None
-    assert Login.of("", "") is None
+    assert Credentials.of(None, None) is not None
+    assert Credentials.of("", "") is None
     assert Security.of(None, None, None, None).key is not None
     assert Security.of(None, "", "", "") == Security()
     only_ours = Security.of(None, None, "", "")
@@ -32,10 +32,10 @@ def test_empty_is_none() -> None:
 
 
 def test_what_is_given_is_all_there_is() -> None:
-    assert Login.given(None, None) is None
-    assert Login.given("u", "p") == Login("u", "p")
+    assert Credentials.given(None, None) is None
+    assert Credentials.given("u", "p") == Credentials("u", "p")
     with pytest.raises(InvalidOptionError, match="go together"):
-        Login.given("u", None)
+        Credentials.given("u", None)
 
 
 def test_options_without_the_environment() -> None:
@@ -43,7 +43,7 @@ def test_options_without_the_environment() -> None:
     given = {"user": "u", "password": "p", "tls": True, "ca_cert": None}
     options = without_environment(given)
     assert options == {**dict.fromkeys(CREDENTIALS, ""), "user": "u", "password": "p", "tls": True}
-    assert Login.of(options["user"], options["password"]) == Login("u", "p")
+    assert Credentials.of(options["user"], options["password"]) == Credentials("u", "p")
     paths = [options[name] for name in ("ca_cert", "cert", "key")]
     assert Security.of(True, *paths) == Security(True)
     for half in ({"user": "u"}, {"password": "p"}, {"user": "u", "password": None}):

@@ -14,7 +14,7 @@ from etcd_raw import RawClient
 from etcd_server import EtcdProxy, eventually
 
 from snapkv import CompactedError, SnapshotKV
-from snapkv.engine.etcd.connection import Connection
+from snapkv.engine.etcd.connection import ClusterConnection
 from snapkv.errors import NotObservedError
 from snapkv.layout import Mark
 from snapkv.store.observe import observe
@@ -33,13 +33,13 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        read, thread = Connection.read, threading.get_ident()
+        read, thread = ClusterConnection.read, threading.get_ident()
 
-        def counting(connection: Connection, *arguments, **options):
+        def counting(connection: ClusterConnection, *arguments, **options):
             self.count += threading.get_ident() == thread
             return read(connection, *arguments, **options)
 
-        monkeypatch.setattr(Connection, "read", counting)
+        monkeypatch.setattr(ClusterConnection, "read", counting)
 
     def during(self, act) -> int:
         """Return how many calls something needs."""

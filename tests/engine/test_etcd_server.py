@@ -24,7 +24,7 @@ from snapkv.engine.etcd.server import (
     OPENING_S,
     SAMPLE_AGAIN_S,
     SAMPLE_S,
-    Server,
+    ServerClock,
     advice_on,
 )
 from snapkv.errors import ClockSkewError, ServerWarning
@@ -117,7 +117,7 @@ def test_advice_on_versions(version: str, words: str | None) -> None:
 
 def test_an_old_version_is_warned_of_once(fake: Fake, now: list[float]) -> None:
     fake.version = "3.5.1"
-    server = Server(lambda: (fake.endpoint,), None)
+    server = ServerClock(lambda: (fake.endpoint,), None)
     with pytest.warns(ServerWarning, match="3\\.5\\.1 is known to corrupt") as warned:
         server.look()
     assert len(warned) == 1
@@ -133,7 +133,7 @@ def test_an_old_version_is_warned_of_once(fake: Fake, now: list[float]) -> None:
 
 def test_a_warning_that_is_an_error_leaves_what_was_seen(fake: Fake) -> None:
     fake.version = "3.5.1"
-    server = Server(lambda: (fake.endpoint,), None)
+    server = ServerClock(lambda: (fake.endpoint,), None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ServerWarning):
@@ -143,7 +143,7 @@ def test_a_warning_that_is_an_error_leaves_what_was_seen(fake: Fake) -> None:
 
 
 def test_the_clock_is_looked_at_now_and_then(fake: Fake, now: list[float]) -> None:
-    server = Server(lambda: (fake.endpoint,), None)
+    server = ServerClock(lambda: (fake.endpoint,), None)
     server.look()
     first = server.time_ms()
     assert first is not None
@@ -163,7 +163,7 @@ def test_the_clock_is_looked_at_now_and_then(fake: Fake, now: list[float]) -> No
     assert fake.asked == 2
 
 
-def seen_skew(server: Server) -> int:
+def seen_skew(server: ServerClock) -> int:
     """Return by how much the server's clock is seen to be ahead of ours."""
     found = server.time_ms()
     assert found is not None
@@ -178,7 +178,7 @@ def test_a_clock_that_cannot_be_seen(wrong: str, fake: Fake, now: list[float]) -
         fake.version = None  # type: ignore[assignment]
         fake.RequestHandlerClass.do_GET, plain = _not_found, fake.RequestHandlerClass.do_GET  # type: ignore[attr-defined]
     try:
-        server = Server(lambda: (endpoint,), None)
+        server = ServerClock(lambda: (endpoint,), None)
         if wrong == "no date":
             with pytest.warns(ServerWarning, match="shows no clock"):
                 server.look()
@@ -200,7 +200,7 @@ def test_a_clock_that_cannot_be_seen(wrong: str, fake: Fake, now: list[float]) -
 
 def test_a_clock_that_is_hidden_later_goes_on(fake: Fake, now: list[float]) -> None:
     """A look without a time takes nothing away: what was wrong by the last one stays so."""
-    server = Server(lambda: (fake.endpoint,), None)
+    server = ServerClock(lambda: (fake.endpoint,), None)
     server.look()
     first = server.time_ms()
     fake.date = False
@@ -216,7 +216,7 @@ def test_another_endpoint_shows_the_clock(fake: Fake) -> None:
     with Fake() as hiding:
         threading.Thread(target=hiding.serve_forever, daemon=True).start()
         hiding.date = False
-        server = Server(lambda: (hiding.endpoint, fake.endpoint), None)
+        server = ServerClock(lambda: (hiding.endpoint, fake.endpoint), None)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             server.look()
@@ -227,7 +227,7 @@ def test_another_endpoint_shows_the_clock(fake: Fake) -> None:
 
 def test_where_nobody_can_be_asked_for_the_time() -> None:
     with pytest.warns(ServerWarning, match="shows no clock") as warned:
-        Server(lambda: (), None).look()
+        ServerClock(lambda: (), None).look()
     assert len(warned) == 1
 
 
@@ -254,9 +254,9 @@ def test_clocks_that_differ_stop_commits(skew_ms: int, etcd: EtcdServer, fake: F
         store.save("a", b"2")
 
 
-def seen(fake: Fake) -> Server:
+def seen(fake: Fake) -> ServerClock:
     """Return a server after its first look."""
-    server = Server(lambda: (fake.endpoint,), None)
+    server = ServerClock(lambda: (fake.endpoint,), None)
     server.look()
     return server
 
@@ -332,7 +332,7 @@ def test_opening_is_bounded_where_names_hang(stuck: threading.Event, etcd: EtcdS
 
 
 def test_a_forked_child_looks_for_itself(stuck: threading.Event, now: list[float]) -> None:
-    server = Server(lambda: ("anywhere:1",), None)
+    server = ServerClock(lambda: ("anywhere:1",), None)
     assert server.time_ms() is None
     parents = server._looking
     server.after_fork()  # the thread is not in the child
@@ -364,12 +364,12 @@ def test_looks_in_a_forked_child(etcd: EtcdServer) -> None:
     [(None, False), ("", True), ("3.5.7", False), ("3.5.8", True), ("3.6.0", True), ("x", True)],
 )
 def test_what_a_version_says_about_progress(told: str | None, true: bool) -> None:
-    assert Server(lambda: (), None, lambda: told).tells_progress_truly() is true
+    assert ServerClock(lambda: (), None, lambda: told).tells_progress_truly() is true
 
 
 def test_a_version_that_was_not_answered_is_asked_for_again(now: list[float]) -> None:
     answers = iter([None, "3.6.0"])
-    server = Server(lambda: (), None, lambda: next(answers))
+    server = ServerClock(lambda: (), None, lambda: next(answers))
     assert not server.tells_progress_truly()
     assert not server.tells_progress_truly()  # not so soon
     now[0] += ASK_AGAIN_S
@@ -382,7 +382,7 @@ def test_the_version_by_grpc(etcd: EtcdServer) -> None:
     with opened(etcd.url) as engine:
         version = engine.info()["version"]
         assert engine._connection.server_version() == version
-        engine._server = Server(lambda: (), None, engine._connection.server_version)
+        engine._server = ServerClock(lambda: (), None, engine._connection.server_version)
         assert engine.info()["version"] == version
         newest = put(engine, b"other")
         began = monotonic()

@@ -23,7 +23,7 @@ from snapkv.engine.etcd.server import (
     SAMPLE_AGAIN_S,
     TIMEOUT_S,
     Sample,
-    Server,
+    ServerClock,
     fetch,
 )
 from snapkv.errors import ServerWarning, StoreClosedError
@@ -85,7 +85,7 @@ def trickling(request: pytest.FixtureRequest) -> Iterator[Trickling]:
 @pytest.mark.long_after(1)
 def test_an_answer_that_trickles_is_given_up(trickling: Trickling) -> None:
     began = monotonic()
-    complaints = Server(lambda: (trickling.endpoint,), None).complaints()
+    complaints = ServerClock(lambda: (trickling.endpoint,), None).complaints()
     assert monotonic() - began < EXCHANGE_S + 1.0
     assert len(complaints) == 1
     assert trickling.endpoint in complaints[0]
@@ -94,7 +94,7 @@ def test_an_answer_that_trickles_is_given_up(trickling: Trickling) -> None:
 
 @pytest.mark.long_after(1)
 def test_a_look_at_what_trickles_ends(trickling: Trickling) -> None:
-    server = Server(lambda: (trickling.endpoint,), None)
+    server = ServerClock(lambda: (trickling.endpoint,), None)
     began = monotonic()
     server.look()
     assert monotonic() - began < OPENING_S + 1.0
@@ -189,7 +189,7 @@ def test_what_may_be_no_etcd(answer: str | None, monkeypatch: pytest.MonkeyPatch
     now = [1_000.0]
     monkeypatch.setattr(server_module, "monotonic", lambda: now[0])
     answers = [answer]
-    server = Server(lambda: ("127.0.0.1:1",), None, lambda: answers[0])
+    server = ServerClock(lambda: ("127.0.0.1:1",), None, lambda: answers[0])
     with nothing_new():
         server.look()
     answers[0] = ""
@@ -206,7 +206,7 @@ def test_asking_a_closed_connection() -> None:
         raise StoreClosedError("the engine was closed")
 
     with nothing_new():
-        server = Server(lambda: ("127.0.0.1:1",), None, closed)
+        server = ServerClock(lambda: ("127.0.0.1:1",), None, closed)
         server.look()
         assert server.version is None
 
@@ -214,7 +214,7 @@ def test_asking_a_closed_connection() -> None:
 def test_no_addresses_but_a_version() -> None:
     """As for an etcd3 client over TLS."""
     asked = []
-    server = Server(lambda: (), None, lambda: asked.append(1) or "3.5.1")
+    server = ServerClock(lambda: (), None, lambda: asked.append(1) or "3.5.1")
     with pytest.warns(ServerWarning) as warned:
         server.look()
     assert [("corrupt" in str(w.message), "no clock" in str(w.message)) for w in warned] == [
@@ -247,7 +247,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_a_late_look_is_warned_of_later(late: threading.Event) -> None:
-    server = Server(lambda: ("anywhere:1",), None)
+    server = ServerClock(lambda: ("anywhere:1",), None)
     with nothing_new():
         server.look()
         assert server.time_ms() is None
@@ -261,7 +261,7 @@ def test_a_late_look_is_warned_of_later(late: threading.Event) -> None:
 
 
 def test_a_late_look_and_grpc_in_time(late: threading.Event) -> None:
-    server = Server(lambda: ("anywhere:1",), None, lambda: "3.5.2")
+    server = ServerClock(lambda: ("anywhere:1",), None, lambda: "3.5.2")
     with pytest.warns(ServerWarning, match="3\\.5\\.2 is known to corrupt") as warned:
         server.look()
     assert len(warned) == 1, "whether there is a clock is not known yet"

@@ -12,7 +12,7 @@ from etcd_engines import CALL_S, Background, events_until, get, head, opened, pu
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.base.waiting import monotonic
-from snapkv.engine.contract import ALL_KEYS_END, Delete, Event, Put, Txn
+from snapkv.engine.contract import ALL_KEYS_END, Delete, KeyEvent, Put, Txn
 from snapkv.engine.etcd import EtcdEngine, endpoint
 from snapkv.engine.etcd import watcher as watcher_module
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX, SILENCE_S_MAX
@@ -36,7 +36,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
-def brief(events: list[Event]) -> list[tuple[int, bytes, bytes]]:
+def brief(events: list[KeyEvent]) -> list[tuple[int, bytes, bytes]]:
     return [(event.kv.mod_revision, event.kv.key, event.kv.value) for event in events]
 
 
@@ -58,7 +58,7 @@ def test_many_cuts_under_a_stream_of_writes(
             return put(writer, b"w/end")
 
         writing = Background(write)
-        taken: list[list[Event]] = [[], []]
+        taken: list[list[KeyEvent]] = [[], []]
         cuts = 0
         while writing.running:
             for events, watcher in zip(taken, watchers, strict=True):

@@ -12,7 +12,7 @@ from lmdb_words import delete, put, run_txn
 
 from snapkv.engine.contract import Put
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.engine.lmdb.records import HEADER, State, be64, encode_changes, stem_of, suffix_of
+from snapkv.engine.lmdb.records import HEADER, StoredState, be64, encode_changes, stem_of, suffix_of
 
 
 def at(key: bytes, revision: int) -> bytes:
@@ -64,15 +64,15 @@ PLANTS: dict[str, tuple[Plant, str]] = {
         "not ascending",
     ),
     "a superseded record": (
-        lambda t, m, r, g: t.put(b"state", State(7, 7, 7).encode(), db=m),
+        lambda t, m, r, g: t.put(b"state", StoredState(7, 7, 7).encode(), db=m),
         "was superseded",
     ),
     "freeing ahead of compaction": (
-        lambda t, m, r, g: t.put(b"state", State(7, 3, 4).encode(), db=m),
+        lambda t, m, r, g: t.put(b"state", StoredState(7, 3, 4).encode(), db=m),
         "state:",
     ),
     "a state of the past": (
-        lambda t, m, r, g: t.put(b"state", State(6, 0, 0).encode(), db=m),
+        lambda t, m, r, g: t.put(b"state", StoredState(6, 0, 0).encode(), db=m),
         "the newest revision is",
     ),
     "a short record": (lambda t, m, r, g: t.put(at(b"b", 4), b"x", db=r), "too short"),

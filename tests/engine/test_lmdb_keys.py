@@ -87,7 +87,8 @@ def test_vectors_of_the_codecs() -> None:
     assert raw.hex() == "6100ff0001fffffffffffffffd"
     assert records.HEADER.pack(2, 1, 0).hex() == "0000000000000002000000000000000100"
     assert (
-        records.State(7, 5, 3).encode().hex() == "000000000000000700000000000000050000000000000003"
+        records.StoredState(7, 5, 3).encode().hex()
+        == "000000000000000700000000000000050000000000000003"
     )
     assert records.encode_format(9).hex() == "000000010000000000000009"
     assert records.encode_changes({b"b": True, b"a\0": False}).hex() == "0000026100" + "01000162"

@@ -27,11 +27,13 @@ WAIT_SECONDS_MAX = 20.0
 
 
 def test_the_bytes_of_leases() -> None:
-    assert records.State(7, 5, 3, 2, 1).encode().hex() == (
+    assert records.StoredState(7, 5, 3, 2, 1).encode().hex() == (
         "0000000000000007000000000000000500000000000000030000000000000002" + "0000000000000001"
     )
-    assert records.decode_state(records.State(7, 5, 3).encode()) == records.State(7, 5, 3, 0, 0)
-    assert records.decode_state(records.State(7, 5, 3, 2, 1).encode()) == (7, 5, 3, 2, 1)
+    assert records.decode_state(records.StoredState(7, 5, 3).encode()) == records.StoredState(
+        7, 5, 3, 0, 0
+    )
+    assert records.decode_state(records.StoredState(7, 5, 3, 2, 1).encode()) == (7, 5, 3, 2, 1)
     assert records.LeaseRecord(2, 1).encode().hex() == "00000000000000020000000000000001"
     assert records.due_key(2, 1).hex() == "02" + "0000000000000002" + "0000000000000001"
     assert records.encode_value(2, 1, b"v").hex() == "0000000000000002000000000000000100" + "76"
@@ -86,7 +88,7 @@ def test_a_store_without_leases_stays_in_the_first_format(path: Path) -> None:
     meta = raw_meta(path)
     assert set(meta) == {b"format", b"state"}
     assert meta[b"format"][:4] == b"\0\0\0\x01"
-    assert meta[b"state"] == records.State(3, 2, 2).encode()
+    assert meta[b"state"] == records.StoredState(3, 2, 2).encode()
     assert len(meta[b"state"]) == 24
 
 
@@ -218,7 +220,7 @@ PLANTS: dict[str, tuple[Plant, str]] = {
     ),
     "a state that knows of no lease": (
         lambda t, m, r, id_, due: t.put(
-            b"state", records.State(3, 0, 0, 0, boot_tag()).encode(), db=m
+            b"state", records.StoredState(3, 0, 0, 0, boot_tag()).encode(), db=m
         ),
         "the next lease is due at 0",
     ),

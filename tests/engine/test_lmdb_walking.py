@@ -11,7 +11,7 @@ from lmdb_words import head, run_txn
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.lmdb import LmdbEngine, walking
 from snapkv.engine.lmdb.records import span_of
-from snapkv.engine.lmdb.walking import Found, Walk
+from snapkv.engine.lmdb.walking import FoundRecords, Walk
 from snapkv.errors import CorruptStoreError
 
 
@@ -49,7 +49,7 @@ def walked(engine: LmdbEngine, revision: int, **options) -> tuple[list[bytes], C
         cursor = Counted(txn.cursor())
         while walk.target is not None:
             found = walk.step(cursor, txn.state.revision)
-            assert isinstance(found, Found)
+            assert isinstance(found, FoundRecords)
             assert len(found.raws) == len(found.names) == len(found.values)
             names += found.names
             steps += 1

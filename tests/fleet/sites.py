@@ -15,7 +15,7 @@ import snapkv
 from snapkv import ManualClock, pack
 from snapkv.engine import memory
 from snapkv.engine.contract import Delete, Put
-from snapkv.engine.etcd.server import Server
+from snapkv.engine.etcd.server import ServerClock
 from snapkv.location import open_engine
 
 WAIT_S = 20
@@ -60,7 +60,9 @@ class Sites:
     def _server_url(self) -> str:
         """Return the URL of a new etcd server, which ends with the test."""
         # tests live on clocks that stand still
-        self._open.enter_context(unittest.mock.patch.object(Server, "time_ms", return_value=None))
+        self._open.enter_context(
+            unittest.mock.patch.object(ServerClock, "time_ms", return_value=None)
+        )
         return self._open.enter_context(shared_pool().taken()).url
 
     def open(self, name: str, **options) -> snapkv.SnapshotKV:

@@ -23,7 +23,7 @@ from etcd_server import EtcdServer, eventually, prefix_end
 from sampling import SOAK
 
 import snapkv
-from snapkv.engine.etcd.connection import Connection as EtcdConnection
+from snapkv.engine.etcd.connection import ClusterConnection as EtcdConnection
 from snapkv.errors import StoreRecreatedError, StoreRestoredError
 from snapkv.fleet import follower
 from snapkv.timeline import continuity

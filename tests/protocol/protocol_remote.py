@@ -23,13 +23,13 @@ import snapkv
 from snapkv import location
 from snapkv.engine.caller_rules import check_distinct
 from snapkv.engine.contract import (
+    EngineLimits,
     GetResult,
     KeyValue,
-    Limits,
     OutcomeUnknown,
     Pairs,
-    Piece,
     Range,
+    RangePiece,
     ReadResult,
     Refused,
     Txn,
@@ -143,7 +143,7 @@ Fate = Callable[[Message], TxnResult]
 class Network:
     """One server and the way to it; `plan` scripts the next messages of a client."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: EngineLimits = LIMITS) -> None:
         self.base = MemoryEngine(limits=limits)
         self.journal = Journal(self.base)
         self.late: list[Message] = []
@@ -268,7 +268,7 @@ class Remote:
         self._check_open()
         return self.network.base.pairs(key, range_end, revision=revision, keys_only=keys_only)
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         self._check_open()
         return self.network.base.pieces(key, range_end, revision=revision, rows=rows)
 

@@ -31,7 +31,7 @@ from snapkv import (
     Stamp,
 )
 from snapkv.clock import SharedFloor
-from snapkv.engine.contract import Limits
+from snapkv.engine.contract import EngineLimits
 from snapkv.errors import (
     NotSupportedError,
 )
@@ -335,7 +335,7 @@ def test_a_tick_that_is_overtaken_has_succeeded(line: Line) -> None:
 
 def test_members_that_make_it_too_large_wait() -> None:
     with remote_scheme():
-        network = Network(Limits(512, 1 << 20, request_bytes=200_000))
+        network = Network(EngineLimits(512, 1 << 20, request_bytes=200_000))
         line = Line(network)
         callers = [line.commit(puts={f"k{i}": bytes(70_000)}) for i in range(5)]
         small = line.save("small")
@@ -350,7 +350,7 @@ def test_members_that_make_it_too_large_wait() -> None:
 
 def test_a_limited_engine_takes_32_parts() -> None:
     with remote_scheme():
-        network = Network(Limits(512, 1 << 20, request_bytes=1_536 << 10, ops_per_list=128))
+        network = Network(EngineLimits(512, 1 << 20, request_bytes=1_536 << 10, ops_per_list=128))
         line = Line(network)
         callers = [line.commit(puts={f"k{i}": b""}, guards=[Absent("z")]) for i in range(70)]
         line.go()

@@ -12,11 +12,11 @@ import snapkv
 from snapkv import Absent, CommitTooLargeError
 from snapkv.committer.operations import compile_operations, covers, cut, merge, nest, overlap
 from snapkv.engine.caller_rules import op_bytes
-from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn
+from snapkv.engine.contract import Delete, EngineLimits, Op, Put, Range, Txn
 from snapkv.engine.memory import MemoryEngine
 from snapkv.layout import Layout
 
-ETCD = Limits(8 << 10, 1_536 << 10, request_bytes=1_536 << 10, ops_per_list=128)
+ETCD = EngineLimits(8 << 10, 1_536 << 10, request_bytes=1_536 << 10, ops_per_list=128)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_as_many_guards_as_are_promised(etcd: Network) -> None:
 @pytest.mark.parametrize("values", [1, 3])
 def test_up_to_the_request_size_and_not_beyond(values: int) -> None:
     """Any size either is committed, or is refused before anything is sent or written."""
-    limits = Limits(512, 1 << 20, request_bytes=100_000)
+    limits = EngineLimits(512, 1 << 20, request_bytes=100_000)
     with remote_scheme():
         network = Network(limits)
         store = network.open("A", 1)
@@ -132,7 +132,7 @@ def test_up_to_the_request_size_and_not_beyond(values: int) -> None:
 @pytest.mark.parametrize("note", [None, "n" * 4_000])
 def test_a_commit_too_large_leaves_nothing_not_even_a_fence(short: int, note: str | None) -> None:
     """Around the very limit of an engine that looks before it writes."""
-    engine = MemoryEngine(limits=Limits(512, 1 << 20, request_bytes=50_000))
+    engine = MemoryEngine(limits=EngineLimits(512, 1 << 20, request_bytes=50_000))
     with snapkv.open_on(engine) as store:
         head = engine.info()["revision"]
         value = bytes(50_000 - short - (4_000 if note else 0))

@@ -11,7 +11,7 @@ from etcd_server import shared_pool
 import snapkv
 from snapkv.engine import memory
 from snapkv.engine.contract import Delete, Put, Range, Txn
-from snapkv.engine.etcd.server import Server
+from snapkv.engine.etcd.server import ServerClock
 from snapkv.errors import StoreClosedError
 from snapkv.location import open_engine
 
@@ -55,7 +55,7 @@ class Place:
         self._server = shared_pool().take()
         self.url = self._server.url
         # Tests live on clocks that stand still; the server's own clock has tests of its own.
-        self._clock = unittest.mock.patch.object(Server, "time_ms", return_value=None)
+        self._clock = unittest.mock.patch.object(ServerClock, "time_ms", return_value=None)
         self._clock.start()
 
     def __enter__(self) -> Place:

@@ -66,11 +66,11 @@ def answer(request: dict) -> dict:
 def main() -> None:
     import warnings
 
-    from snapkv.engine.etcd.server import Server
+    from snapkv.engine.etcd.server import ServerClock
 
     warnings.simplefilter("ignore")
     # as in `store.engines`: the clocks of tests stand still
-    Server.time_ms = lambda self, *, fresh=False: None
+    ServerClock.time_ms = lambda self, *, fresh=False: None
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
 

@@ -39,7 +39,7 @@ from snapkv.copying.toolkit import (
     Compare,
     Compared,
     Delete,
-    Event,
+    KeyEvent,
     KeyValue,
     Layout,
     Op,
@@ -304,18 +304,18 @@ class RecordedWriter:
         created = self._assignment.source.created
         return KeyValue(self._layout.ts, stamp.encode(), created, head.revision, ordinal)
 
-    def _event(self, key: str, value: bytes | None, head: Commit) -> Event:
+    def _event(self, key: str, value: bytes | None, head: Commit) -> KeyEvent:
         stored, known = self._layout.data.encode(key), self._versions
         if value is None:
             if known is not None:
                 known.pop(stored, None)
-            return Event(KeyValue(stored, b"", 0, head.revision, 0), True)
+            return KeyEvent(KeyValue(stored, b"", 0, head.revision, 0), True)
         created, version = head.revision, 1
         if known is not None:
             created, before = known.get(stored, (head.revision, 0))
             version = before + 1
             known[stored] = created, version
-        return Event(KeyValue(stored, value, created, head.revision, version), False)
+        return KeyEvent(KeyValue(stored, value, created, head.revision, version), False)
 
 
 class RecordPlace:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from snapkv.engine.contract import (
     Compare,
     Delete,
     DeleteResult,
-    Event,
     Header,
+    KeyEvent,
     KeyValue,
     Op,
     Put,
@@ -30,6 +31,12 @@ _OPERATORS = {
     "!=": pb.Compare.NOT_EQUAL,
     "<": pb.Compare.LESS,
     ">": pb.Compare.GREATER,
+}
+_TARGETS = {
+    Target.VALUE: (pb.Compare.VALUE, "value"),
+    Target.CREATE: (pb.Compare.CREATE, "create_revision"),
+    Target.MOD: (pb.Compare.MOD, "mod_revision"),
+    Target.VERSION: (pb.Compare.VERSION, "version"),
 }
 
 
@@ -63,22 +70,10 @@ def txn_request(txn: Txn) -> pb.TxnRequest:
 
 
 def _compare(compare: Compare) -> pb.Compare:
-    result, key, operand = _OPERATORS[compare.op], compare.key, compare.operand
-    match compare.target:
-        case Target.VALUE:
-            assert isinstance(operand, bytes)
-            return pb.Compare(result=result, target=pb.Compare.VALUE, key=key, value=operand)
-        case Target.CREATE:
-            assert isinstance(operand, int)
-            return pb.Compare(
-                result=result, target=pb.Compare.CREATE, key=key, create_revision=operand
-            )
-        case Target.MOD:
-            assert isinstance(operand, int)
-            return pb.Compare(result=result, target=pb.Compare.MOD, key=key, mod_revision=operand)
-        case Target.VERSION:
-            assert isinstance(operand, int)
-            return pb.Compare(result=result, target=pb.Compare.VERSION, key=key, version=operand)
+    target, field = _TARGETS[compare.target]
+    operand: Any = {field: compare.operand}
+    result = _OPERATORS[compare.op]
+    return pb.Compare(result=result, target=target, key=compare.key, **operand)
 
 
 def _request_op(op: Op) -> pb.RequestOp:
@@ -146,9 +141,9 @@ def _result(op: pb.ResponseOp, header: Header) -> Result:
     return _nested(op.response_txn, header)
 
 
-def event_of(event: pb.Event) -> Event:
+def event_of(event: pb.Event) -> KeyEvent:
     """Return a change of a key."""
-    return Event(key_values([event.kv])[0], event.type == pb.Event.DELETE)
+    return KeyEvent(key_values([event.kv])[0], event.type == pb.Event.DELETE)
 
 
 def leases_in(txn: Txn) -> set[int]:

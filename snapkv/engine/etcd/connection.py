@@ -41,7 +41,7 @@ from snapkv.engine.etcd.grpc_client import (
     Metadata,
     Method,
 )
-from snapkv.engine.etcd.security import Login
+from snapkv.engine.etcd.security import Credentials
 from snapkv.errors import AccessDeniedError, EngineUnavailableError, SnapKVError, StoreClosedError
 
 # --- failovers: another endpoint answers than before. Each one is logged once ---
@@ -113,11 +113,11 @@ RENEWALS_MAX = 4
 """New tokens for one call: its rights may change several times while it runs."""
 
 
-class Connection:
+class ClusterConnection:
     """The endpoints of a cluster behind one interface; safe for threads and forks."""
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], login: Login | None, *, token: str | None = None
+        self, endpoints: Sequence[Endpoint], login: Credentials | None, *, token: str | None = None
     ) -> None:
         self._endpoints = tuple(endpoints)
         self._login, self._token = login, token

@@ -12,7 +12,7 @@ from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.engine.etcd.aio_client import AioChannel, AioWatchStream
 from snapkv.engine.etcd.grpc_client import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
-from snapkv.engine.etcd.security import CA_VARIABLE, Login, Security
+from snapkv.engine.etcd.security import CA_VARIABLE, Credentials, Security
 from snapkv.errors import InvalidOptionError, ServerWarning
 
 PORT = 2379
@@ -67,7 +67,9 @@ def is_loopback(address: str) -> bool:
     return bool((mapped or number).is_loopback)
 
 
-def warn_of_plain_password(addresses: Iterable[str], login: Login | None, *, tls: bool) -> None:
+def warn_of_plain_password(
+    addresses: Iterable[str], login: Credentials | None, *, tls: bool
+) -> None:
     """Warn of a password that goes beyond this machine without TLS, once for all endpoints."""
     beyond = [address for address in addresses if not is_loopback(address)]
     if login is not None and beyond and not tls:

@@ -12,26 +12,24 @@ from snapkv.base.arguments import check_int
 from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, monotonic
-from snapkv.engine.bulk_reads import BulkReads, versions_of
+from snapkv.engine.bulk_reads import EngineBase, versions_of
 from snapkv.engine.caller_rules import (
     blamed,
     check_distinct,
-    check_limits,
     check_piece_rows,
     is_id,
-    one_by_one,
     shown_key,
     ttl_ns_of,
 )
 from snapkv.engine.contract import (
     Columns,
+    EngineLimits,
     GetResult,
     KeyValue,
     Lease,
-    Limits,
     Pairs,
-    Piece,
     Range,
+    RangePiece,
     RangeResult,
     ReadResult,
     Refused,
@@ -42,7 +40,7 @@ from snapkv.engine.contract import (
 )
 from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, Connection, OnFailover
+from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, ClusterConnection, OnFailover
 from snapkv.engine.etcd.endpoint import AnyStream, Endpoint, endpoints_of, warn_of_plain_password
 from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
 from snapkv.engine.etcd.grpc_client import (
@@ -57,8 +55,8 @@ from snapkv.engine.etcd.grpc_client import (
 )
 from snapkv.engine.etcd.point_reads import PointReads
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, RangeSplitter, Scan
-from snapkv.engine.etcd.security import Login, Security
-from snapkv.engine.etcd.server import Server
+from snapkv.engine.etcd.security import Credentials, Security
+from snapkv.engine.etcd.server import ServerClock
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.errors import (
     CommitTooLargeError,
@@ -86,7 +84,7 @@ class CompactionPoint:
     more history than before.
     """
 
-    def __init__(self, connection: Connection, home: bytes) -> None:
+    def __init__(self, connection: ClusterConnection, home: bytes) -> None:
         self._connection, self._home = connection, home
         self._known = 0
 
@@ -171,7 +169,7 @@ REQUEST_BYTES_MAX = 1_572_864
 """The server's default of --max-request-bytes."""
 
 
-class EtcdEngine(BulkReads):
+class EtcdEngine(EngineBase):
     """Metadata in an etcd cluster; safe for threads and forks.
 
     `home` is a key that the user may read: the engine's own requests read it.
@@ -181,18 +179,18 @@ class EtcdEngine(BulkReads):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClusterConnection,
         *,
         url: str,
         home: bytes,
-        server: Server,
+        server: ServerClock,
         max_request_bytes: int = REQUEST_BYTES_MAX,
         max_txn_ops: int = OPS_MAX,
         page_bytes: int = PAGE_BYTES,
     ) -> None:
         self._page_size = PageSize(page_bytes)
         self.url, self._home = url, home
-        self.limits = Limits(
+        self.limits = EngineLimits(
             key_bytes=KEY_BYTES_MAX,
             value_bytes=max_request_bytes,
             request_bytes=max_request_bytes,
@@ -370,7 +368,7 @@ class EtcdEngine(BulkReads):
                 raise self._compacted_error([wanted]) from e
             raise self._future_error([wanted]) from e
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Cut a range by counting; none has more than twice `rows` keys.
 
         One round trip if the range stays whole, else about one for each byte that all keys
@@ -414,14 +412,6 @@ class EtcdEngine(BulkReads):
         except StoreClosedError as e:  # before it was sent, or after a refusal
             raise Refused(e) from e
         return codec.txn_result(answer)
-
-    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
-        """Send transactions in order, one after the other's answer."""
-        return one_by_one(self, txns, timeout)
-
-    def check_limits(self, txn: Txn) -> int:
-        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
-        return check_limits(txn, self.limits)
 
     # --- watching ---
 
@@ -553,10 +543,12 @@ def open_etcd(
     check_int("max_txn_ops", max_txn_ops, 48)
     security = Security.of(tls, ca_cert, cert, key)
     endpoints = [Endpoint.at(address, security) for address in endpoints_of(url)]
-    login = Login.of(user, password)
+    login = Credentials.of(user, password)
     warn_of_plain_password(endpoints_of(url), login, tls=security.tls)
-    connection = Connection(endpoints, login)
-    server = Server(lambda: connection.addresses, security.context(), connection.server_version)
+    connection = ClusterConnection(endpoints, login)
+    server = ServerClock(
+        lambda: connection.addresses, security.context(), connection.server_version
+    )
     server.look()
     return EtcdEngine(
         connection,

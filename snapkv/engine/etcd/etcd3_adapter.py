@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from snapkv.base.arguments import check_int
-from snapkv.engine.etcd.connection import Connection
+from snapkv.engine.etcd.connection import ClusterConnection
 from snapkv.engine.etcd.endpoint import Endpoint, warn_of_plain_password
 from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine
 from snapkv.engine.etcd.grpc_client import Channel
-from snapkv.engine.etcd.security import Login
-from snapkv.engine.etcd.server import Server
+from snapkv.engine.etcd.security import Credentials
+from snapkv.engine.etcd.server import ServerClock
 from snapkv.errors import EngineUnavailableError, InvalidTypeError
 
 ANSWER_BYTES = 1 << 20
@@ -66,12 +66,12 @@ def engine_on(
             "in the environment"
         )
     token = dict(getattr(client, "metadata", None) or ()).get("token")
-    endpoint, login = Etcd3Endpoint(address, channel), Login.given(user, password)
+    endpoint, login = Etcd3Endpoint(address, channel), Credentials.given(user, password)
     secure = getattr(client, "uses_secure_channel", False)
     warn_of_plain_password([address], login, tls=secure)
-    connection = Connection([endpoint], login, token=token)
+    connection = ClusterConnection([endpoint], login, token=token)
     addresses = (lambda: ()) if secure else (lambda: connection.addresses)
-    server = Server(addresses, None, connection.server_version)
+    server = ServerClock(addresses, None, connection.server_version)
     server.look()
     url = f"etcd://{address}"
     return EtcdEngine(

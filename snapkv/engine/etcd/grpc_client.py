@@ -16,6 +16,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
 # gRPC's default way of polling keeps state for the whole process that a forked child inherits
@@ -127,6 +128,8 @@ def answered(answer: A | None) -> A:
     return answer
 
 
+method_bytes: Callable[[Message], bytes] = methodcaller("SerializeToString")
+"""Returns a message's bytes."""
 NOT_A_MESSAGE = "the answer is not a message of etcd's protocol"
 _GARBLED: Any = object()
 
@@ -311,11 +314,6 @@ def release_lock(interrupt: BaseException) -> None:
     closes it: so did they after one of 600 interrupts.
     """
     traceback.clear_frames(interrupt.__traceback__)
-
-
-def method_bytes(message: Message) -> bytes:
-    """Return a message's bytes."""
-    return message.SerializeToString()
 
 
 _streams: weakref.WeakSet[WatchStream] = weakref.WeakSet()

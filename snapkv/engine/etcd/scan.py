@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from snapkv.engine.contract import ALL_KEYS_END, Piece, Range, RangeResult
+from snapkv.engine.contract import ALL_KEYS_END, Range, RangePiece, RangeResult
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.error_texts import OversizedAnswerError
 from snapkv.layout import prefix_end
@@ -46,16 +46,18 @@ class RangeSplitter:
     def __init__(self, ask: Ask, revision: int, rows: int) -> None:
         self._ask, self._revision, self._rows = ask, revision, rows
 
-    def pieces(self, key: bytes, range_end: bytes) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes) -> list[RangePiece]:
         """Split a range; an empty one gives no pieces."""
         return self._cut(self._sampled(key, range_end), key, range_end)
 
-    def counted(self, piece: Piece, path: bytes) -> list[Piece]:
+    def counted(self, piece: RangePiece, path: bytes) -> list[RangePiece]:
         """Split a range whose size is known, along a path; a small one stays whole."""
         return self._cut([(piece, path)], piece.key, piece.range_end)
 
-    def _cut(self, todo: list[tuple[Piece, bytes]], key: bytes, range_end: bytes) -> list[Piece]:
-        done: list[Piece] = []
+    def _cut(
+        self, todo: list[tuple[RangePiece, bytes]], key: bytes, range_end: bytes
+    ) -> list[RangePiece]:
+        done: list[RangePiece] = []
         while todo:
             piece, path = todo.pop()
             if not self._too_large(piece.rows):
@@ -71,36 +73,36 @@ class RangeSplitter:
     def _too_large(self, rows: int) -> bool:
         return rows > 2 * self._rows
 
-    def _sampled(self, key: bytes, range_end: bytes) -> list[tuple[Piece, bytes]]:
+    def _sampled(self, key: bytes, range_end: bytes) -> list[tuple[RangePiece, bytes]]:
         """Return the first keys of a range, and the rest with the path that they show."""
         limit = min(SAMPLE_ROWS, self._rows)
         page = self._ask([Range(key, range_end, self._revision, limit, keys_only=True)])[0]
         if not self._too_large(page.count):
-            return [(Piece(key, range_end, page.count), key)] if page.count else []
+            return [(RangePiece(key, range_end, page.count), key)] if page.count else []
         path = page.kvs[-1].key
         seen, rest = len(page.kvs), page.count - len(page.kvs)
         behind = path + b"\0"
-        return [(Piece(key, behind, seen), path), (Piece(behind, range_end, rest), path)]
+        return [(RangePiece(key, behind, seen), path), (RangePiece(behind, range_end, rest), path)]
 
-    def _parted(self, piece: Piece, path: bytes) -> list[Piece]:
+    def _parted(self, piece: RangePiece, path: bytes) -> list[RangePiece]:
         """Return the parts of a piece along a path, down to where what is left is small enough."""
-        parts: list[Piece] = []
+        parts: list[RangePiece] = []
         left, reached = piece.rows, b""
         for along, spans in _steps(path, piece):
             wanted = [Range(*span, self._revision, count_only=True) for span in spans]
             counts = [result.count for result in self._ask(wanted)]
-            parts += [Piece(*span, n) for span, n in zip(spans, counts, strict=True) if n]
+            parts += [RangePiece(*span, n) for span, n in zip(spans, counts, strict=True) if n]
             left, reached = left - sum(counts), along
             if not self._too_large(left):
                 break
         if left:
             end = _lower_end(prefix_end(reached), piece.range_end)
-            parts.append(Piece(max(reached, piece.key), end, left))
+            parts.append(RangePiece(max(reached, piece.key), end, left))
         return parts
 
-    def _joined(self, parts: list[Piece], key: bytes, range_end: bytes) -> list[Piece]:
+    def _joined(self, parts: list[RangePiece], key: bytes, range_end: bytes) -> list[RangePiece]:
         """Return pieces without gaps of parts in order; what lies between them is empty."""
-        joined: list[Piece] = []
+        joined: list[RangePiece] = []
         for part in parts:
             if joined and self._takes(joined[-1].rows, part.rows):
                 joined[-1] = joined[-1]._replace(rows=joined[-1].rows + part.rows)
@@ -108,7 +110,7 @@ class RangeSplitter:
                 joined.append(part)
         bounds = [key, *(part.key for part in joined[1:]), range_end]
         sizes = (part.rows for part in joined)
-        return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
+        return [RangePiece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
 
     def _takes(self, rows: int, more: int) -> bool:
         """Return whether a piece of `rows` keys takes `more`; one of very few keys may grow large.
@@ -120,7 +122,7 @@ class RangeSplitter:
         return both <= self._rows or (rows <= self._rows // 8 and not self._too_large(both))
 
 
-def _steps(path: bytes, piece: Piece) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
+def _steps(path: bytes, piece: RangePiece) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
     """Yield a prefix of a path, and the ranges of siblings up to there."""
     length, stride, asked = 0, 1, 0
     spans: list[tuple[bytes, bytes]] = []
@@ -135,7 +137,7 @@ def _steps(path: bytes, piece: Piece) -> Iterator[tuple[bytes, list[tuple[bytes,
 
 
 def _siblings(
-    shared: bytes, along: bytes, piece: Piece, *, fine: bool
+    shared: bytes, along: bytes, piece: RangePiece, *, fine: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield what of a piece begins with `shared`, but not with `along`, which is longer.
 
@@ -238,7 +240,7 @@ class Scan:
                 # Read a page first: keys that are prefixes of the next ones would be cut off one
                 # by one.
                 last = page.kvs[-1].key
-                rest = Piece(last + b"\0", range_end, page.count - len(page.kvs))
+                rest = RangePiece(last + b"\0", range_end, page.count - len(page.kvs))
                 spans += [piece[:2] for piece in reversed(self._cut(rest, last))]
 
     def _read(self, key: bytes, range_end: bytes) -> pb.RangeResponse:
@@ -258,7 +260,7 @@ class Scan:
             self._page_rows = min(self._fitting, self._page_rows * GROWTH_MAX)
         return page
 
-    def _cut(self, rest: Piece, last: bytes) -> list[Piece]:
+    def _cut(self, rest: RangePiece, last: bytes) -> list[RangePiece]:
         """Return the pieces in which the rest behind the key `last` is read, itself if small."""
         rows = PIECE_PAGES * self._fitting
         return RangeSplitter(self._ask, self._revision, rows).counted(rest, path=last)

@@ -136,14 +136,14 @@ def _pem(path: str | None) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class Credentials:
     """A user and its password, which is never shown."""
 
     user: str
     password: str = field(repr=False)
 
     @classmethod
-    def of(cls, user: str | None, password: str | None) -> Login | None:
+    def of(cls, user: str | None, password: str | None) -> Credentials | None:
         """Return the login that is given or in the environment; None without a user.
 
         Two empty texts mean no login, whatever the environment says. Raises
@@ -156,7 +156,7 @@ class Login:
         return None if user == password == "" else cls.given(user, password)
 
     @classmethod
-    def given(cls, user: str | None, password: str | None) -> Login | None:
+    def given(cls, user: str | None, password: str | None) -> Credentials | None:
         """Return what was given, and nothing else; None when neither was. Raises as `of`."""
         for text in (user, password):
             if text is not None:

@@ -156,7 +156,7 @@ def sample(endpoint: str, context: SSLContext | None) -> Sample:
     return Sample(middle_s, server_ms, DATE_GRAIN_MS // 2 + took_ms // 2 + 1, version)
 
 
-class Server:
+class ServerClock:
     """The newest sample of the server's clock and version; a short-lived thread takes samples.
 
     `ask_version` requests the version without HTTP: it returns the version, an empty text when

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from snapkv.base.concurrency import Work, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic
-from snapkv.engine.contract import Event, WatchBatch
+from snapkv.engine.contract import KeyEvent, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.codec import event_of
-from snapkv.engine.etcd.connection import Connection, OpenWatch
+from snapkv.engine.etcd.connection import ClusterConnection, OpenWatch
 from snapkv.engine.etcd.error_texts import DENIED
 from snapkv.engine.etcd.grpc_client import TOO_LARGE, CallFailed, ended_watch
 from snapkv.errors import (
@@ -45,15 +45,15 @@ LOOK_S = 1.0
 """How often a reader checks whether a full queue has room, or was released."""
 
 
-class Pace(NamedTuple):
+class ProgressTimer(NamedTuple):
     """When a waiting watcher requests progress next, and how long it waits after that."""
 
     wait: float
     ask_at: float
     eager_until: float
 
-    def asked(self, now: float) -> Pace:
-        """Return the pace after a request."""
+    def asked(self, now: float) -> ProgressTimer:
+        """Return the timer after a request."""
         wait = ASK_S_MIN if now < self.eager_until else min(ASK_S_MAX, self.wait * 2)
         return self._replace(wait=wait, ask_at=now + wait)
 
@@ -66,7 +66,7 @@ class EtcdWatcher:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClusterConnection,
         home: bytes,
         key: bytes,
         range_end: bytes,
@@ -81,7 +81,7 @@ class EtcdWatcher:
         self._closed = False
         self.reopened = 0
         """How often the stream had been opened again when it brought what `next` returned last."""
-        self._pace: Pace | None = None
+        self._timer: ProgressTimer | None = None
         """When to request progress next; None after news."""
         self._follow(WatchReader(connection, key, range_end, start_revision, trusts_answers))
         self._reader.start()
@@ -108,8 +108,8 @@ class EtcdWatcher:
         """
         now = monotonic()
         deadline = None if timeout is None else now + timeout
-        pace = self._pace or Pace(ASK_S_MIN, now + ASK_S_MIN, now + EAGER_S)
-        pace = pace._replace(ask_at=min(pace.ask_at, now + ASK_AGAIN_S_MAX))
+        timer = self._timer or ProgressTimer(ASK_S_MIN, now + ASK_S_MIN, now + EAGER_S)
+        timer = timer._replace(ask_at=min(timer.ask_at, now + ASK_AGAIN_S_MAX))
         reader = self._reader
         with reader.changed:
             if reader.thread is None and not self._closed:
@@ -118,19 +118,19 @@ class EtcdWatcher:
                 if self._closed:
                     raise StoreClosedError("the watch was closed")
                 if (batch := self._take()) is not None:
-                    self._pace = None
+                    self._timer = None
                     return batch
                 self.reopened = reader.reopened
                 if reader.error is not None:
                     raise another(reader.error)
                 now = monotonic()
                 if deadline is not None and now >= deadline:
-                    self._pace = pace
+                    self._timer = timer
                     return None
-                if now >= pace.ask_at:
-                    pace = pace.asked(now)
+                if now >= timer.ask_at:
+                    timer = timer.asked(now)
                     self._ask(now)
-                until = pace.ask_at if deadline is None else min(pace.ask_at, deadline)
+                until = timer.ask_at if deadline is None else min(timer.ask_at, deadline)
                 reader.changed.wait(max(0.0, until - now))
 
     def _take(self) -> WatchBatch | None:
@@ -172,7 +172,7 @@ class WatchReader:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClusterConnection,
         key: bytes,
         range_end: bytes,
         start_revision: int,
@@ -312,7 +312,7 @@ class WatchReader:
 
     def _read(self, open_watch: OpenWatch) -> None:
         held: list[
-            Event
+            KeyEvent
         ] = []  # events of the newest revision, which the next fragment may continue
         for answer in open_watch.stream:
             self.heard_at = monotonic()
@@ -372,7 +372,7 @@ class WatchReader:
             self.changed.notify_all()
 
 
-def _batches(events: list[Event]) -> Iterator[WatchBatch]:
+def _batches(events: list[KeyEvent]) -> Iterator[WatchBatch]:
     """Yield events by revision, in key order."""
     for revision, group in groupby(events, key=lambda event: event.kv.mod_revision):
         yield WatchBatch(revision, tuple(sorted(group, key=lambda event: event.kv.key)))

@@ -52,13 +52,11 @@ CHUNK_RECORDS_FIRST, CHUNK_RECORDS = 256, 4_096
 """More than a scan takes at once, because each call of Arrow costs time."""
 
 
-def columns(
-    env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, keys_only: bool
-) -> Iterator[Columns]:
+def columns(env: Callable[[], Environment], wanted: Range) -> Iterator[Columns]:
     """Yield a range in chunks, each from a read transaction of its own, as `scan` does pages."""
-    wanted = Range(key, range_end, revision, keys_only=keys_only)
+    revision, keys_only = wanted.revision, wanted.keys_only
     walk = Walk(
-        *span_of(key, range_end),
+        *span_of(wanted.key, wanted.range_end),
         revision,
         keys_only=keys_only,
         chunk=CHUNK_RECORDS,

@@ -38,7 +38,7 @@ class DirectoryState(Enum):
     COMPLETE = "open it"
 
 
-class Meta(NamedTuple):
+class MetaPage(NamedTuple):
     """The fields of the newer one of LMDB's two meta pages."""
 
     page_bytes: int
@@ -118,7 +118,7 @@ def _check_inside(path: str) -> None:
         raw.close()
 
 
-def read_meta(path: str) -> Meta:
+def read_meta(path: str) -> MetaPage:
     """Return the newer meta page of LMDB, after checking the length of the file.
 
     Raises `CorruptStoreError`, after a few more attempts: a commit that is just being written may
@@ -137,7 +137,7 @@ def read_meta(path: str) -> Meta:
     raise error
 
 
-def _read_meta(data: str) -> Meta:
+def _read_meta(data: str) -> MetaPage:
     with open(data, "rb", buffering=0) as file:
         first = _meta_page(file.read(_PAGE_HEADER_BYTES + _META_PAGE.size), data)
         file.seek(first.page_bytes)
@@ -150,7 +150,7 @@ def _read_meta(data: str) -> Meta:
     return newest
 
 
-def _meta_page(raw: bytes, data: str) -> Meta:
+def _meta_page(raw: bytes, data: str) -> MetaPage:
     try:
         fields = _META_PAGE.unpack_from(raw, _PAGE_HEADER_BYTES)
     except struct.error as e:
@@ -158,4 +158,4 @@ def _meta_page(raw: bytes, data: str) -> Meta:
     magic, version, _, map_bytes, page_bytes, last_page, txn = fields
     if magic != _MAGIC or version != 1 or page_bytes not in _PAGE_SIZES:
         raise CorruptStoreError(f"{data} has a damaged meta page")
-    return Meta(page_bytes, map_bytes, last_page, txn)
+    return MetaPage(page_bytes, map_bytes, last_page, txn)

@@ -15,13 +15,13 @@ from snapkv.clock import SystemClock
 from snapkv.engine.contract import (
     ChangeColumns,
     Columns,
+    EngineLimits,
     GetResult,
     KeyValue,
     Lease,
-    Limits,
     Pairs,
-    Piece,
     Range,
+    RangePiece,
     ReadResult,
     Replay,
     Txn,
@@ -30,7 +30,7 @@ from snapkv.engine.contract import (
     one_of,
 )
 from snapkv.engine.lmdb import client, directory, integrity, reading, records, registry, writing
-from snapkv.engine.lmdb.environment import Environment, Options
+from snapkv.engine.lmdb.environment import Environment, EnvironmentOptions
 from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.watcher import LmdbWatcher
 from snapkv.errors import (
@@ -82,13 +82,15 @@ class LmdbEngine:
         files.check_mode(mode)
         path = os.fspath(path)
         self.url = f"lmdb:{path}"
-        self.limits = Limits(
+        self.limits = EngineLimits(
             key_bytes=records.KEY_BYTES_MAX,
             value_bytes=request_bytes_max,
             request_bytes=request_bytes_max,
         )
         self._closed, self._closing = False, threading.Lock()
-        self._shared = registry.acquire(path, Options(durability, map_bytes, mode), create=create)
+        self._shared = registry.acquire(
+            path, EnvironmentOptions(durability, map_bytes, mode), create=create
+        )
 
     @property
     def closed(self) -> bool:
@@ -136,13 +138,15 @@ class LmdbEngine:
 
         A lease that comes due meanwhile does not change the state at `revision`.
         """
-        return reading.scan(lambda: self._env, key, range_end, revision, keys_only)
+        wanted = Range(key, range_end, revision, keys_only=keys_only)
+        return reading.pages(lambda: self._env, wanted, reading.key_values)
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Pairs]:
         """Yield the pages of a scan as keys and values, in half of the time."""
-        return reading.pairs(lambda: self._env, key, range_end, revision, keys_only)
+        wanted = Range(key, range_end, revision, keys_only=keys_only)
+        return reading.pages(lambda: self._env, wanted, reading.pairs_of)
 
     def columns(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
@@ -150,9 +154,10 @@ class LmdbEngine:
         """Yield chunks of up to 8 MiB, in half of the time that `scan` takes."""
         from snapkv.engine.lmdb import columns
 
-        return columns.columns(lambda: self._env, key, range_end, revision, keys_only)
+        wanted = Range(key, range_end, revision, keys_only=keys_only)
+        return columns.columns(lambda: self._env, wanted)
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Cut a range by its records, all versions counted; 0.1 us for each."""
         return reading.pieces(lambda: self._env, key, range_end, revision, rows)
 

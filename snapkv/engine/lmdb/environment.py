@@ -45,7 +45,7 @@ class Transaction:
         self.env, self._write = env, write
         self._begun = self._ended = False
         self.txn: client.Transaction
-        self.state: records.State
+        self.state: records.StoredState
         self.databases: Databases
 
     def __enter__(self) -> Transaction:
@@ -106,7 +106,7 @@ class Transaction:
         """Return a cursor over the records."""
         return self.txn.cursor(self.databases.records)
 
-    def put_state(self, state: records.State) -> None:
+    def put_state(self, state: records.StoredState) -> None:
         """Write the state record; from now on it is the state of this transaction."""
         self.txn.put(records.STATE_KEY, state.encode(), db=self.databases.meta)
         self.state = state
@@ -126,7 +126,7 @@ _BEGIN_TRIES_MAX = 5
 _new = tuple.__new__  # of a named tuple, without the call of its own constructor
 
 
-class Options(NamedTuple):
+class EnvironmentOptions(NamedTuple):
     """What an environment was opened with."""
 
     durability: str
@@ -138,7 +138,7 @@ class CachedState(NamedTuple):
     """The state at one transaction number of LMDB: reads decode it once per commit."""
 
     txn: int
-    state: records.State
+    state: records.StoredState
     header: Header
     absent: GetResult
 
@@ -150,7 +150,7 @@ class Environment:
     leaves LMDB's handle unusable, and in a forked child, which must not use the parent's.
     """
 
-    def __init__(self, path: str, options: Options) -> None:
+    def __init__(self, path: str, options: EnvironmentOptions) -> None:
         self.path, self.options = path, options
         self.references = 0
         self.access = Access()
@@ -346,7 +346,7 @@ class Environment:
         state = records.decode_state(txn.get(records.STATE_KEY, db=self.databases.meta))
         return self.cache_state(txn.id(), state)
 
-    def cache_state(self, number: int, state: records.State) -> CachedState:
+    def cache_state(self, number: int, state: records.StoredState) -> CachedState:
         """Cache the state at the transaction `number`."""
         header = _new(Header, (state.revision, self.cluster))
         absent = _new(GetResult, (header, None))
@@ -369,7 +369,7 @@ class Environment:
                 self.running_write = None
             self.lock.release()
 
-    def commit(self, txn: client.Transaction, changed: records.State | None) -> None:
+    def commit(self, txn: client.Transaction, changed: records.StoredState | None) -> None:
         """Commit, and wake waiting watchers if it changes the state to `changed`.
 
         Raises LMDB's own error if LMDB wrote nothing (the map is full, say), and `OutcomeUnknown`

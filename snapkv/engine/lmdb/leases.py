@@ -13,11 +13,11 @@ from itertools import takewhile
 from snapkv.base.waiting import boot_tag, uptime_ns
 from snapkv.engine.lmdb import client, records
 from snapkv.engine.lmdb.environment import Transaction
-from snapkv.engine.lmdb.records import DUE, HELD, LEASE, LeaseRecord, State
+from snapkv.engine.lmdb.records import DUE, HELD, LEASE, LeaseRecord, StoredState
 from snapkv.errors import CorruptStoreError
 
 
-def is_due(state: State) -> bool:
+def is_due(state: StoredState) -> bool:
     """Return whether a lease has to end, or the leases are of another boot.
 
     Without leases that is one comparison.

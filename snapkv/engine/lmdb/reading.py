@@ -19,9 +19,10 @@ from snapkv.engine.contract import (
     GetResult,
     Header,
     KeyValue,
+    Page,
     Pairs,
-    Piece,
     Range,
+    RangePiece,
     RangeResult,
     ReadResult,
     Versions,
@@ -39,13 +40,13 @@ from snapkv.engine.lmdb.records import (
     STEM_BYTES_MAX,
     STEM_END,
     SUFFIX_BYTES,
-    State,
+    StoredState,
     body_of,
     key_of,
     span_of,
     suffix_of,
 )
-from snapkv.engine.lmdb.walking import Found, Walk, behind_key, seek, unescaped
+from snapkv.engine.lmdb.walking import FoundRecords, Walk, behind_key, seek, unescaped
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
 _BE64 = struct.Struct(">Q")
@@ -164,32 +165,23 @@ def _is_put(value: bytes) -> bool:
     return not value[HEADER_BYTES - 1] & REMOVED
 
 
-def scan(
-    env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, keys_only: bool
-) -> Iterator[list[KeyValue]]:
-    """Yield a range in pages; see `each_step`."""
-    wanted = Range(key, range_end, revision, keys_only=keys_only)
-    walk = Walk(*span_of(key, range_end), revision, keys_only=keys_only)
+def pages(
+    env: Callable[[], Environment], wanted: Range, page_of: Callable[[FoundRecords, bool], Page]
+) -> Iterator[Page]:
+    """Yield a range in pages that `page_of` makes of the records found; see `each_step`."""
+    walk = Walk(*span_of(*wanted[:2]), wanted.revision, keys_only=wanted.keys_only)
     for found in each_step(env, wanted, walk, walk.step):
         if found.names:
-            yield key_values(found, keys_only)
+            yield page_of(found, wanted.keys_only)
 
 
-def pairs(
-    env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, keys_only: bool
-) -> Iterator[Pairs]:
-    """Yield a range as keys and values, in pages; see `each_step`."""
-    wanted = Range(key, range_end, revision, keys_only=keys_only)
-    walk = Walk(*span_of(key, range_end), revision, keys_only=keys_only)
-    for found in each_step(env, wanted, walk, walk.step):
-        if found.names:
-            yield Pairs(unescaped(found.names), [] if keys_only else _bodies(found))
-
-
-def _bodies(found: Found) -> list[bytes]:
+def pairs_of(found: FoundRecords, keys_only: bool) -> Pairs:
+    """Return the keys and values that records hold."""
+    if keys_only:
+        return Pairs(unescaped(found.names), [])
     if found.leased:
-        return [records.body_of(value) for value in found.values]
-    return [value[HEADER_BYTES:] for value in found.values]
+        return Pairs(unescaped(found.names), [records.body_of(value) for value in found.values])
+    return Pairs(unescaped(found.names), [value[HEADER_BYTES:] for value in found.values])
 
 
 def each_step(
@@ -209,7 +201,7 @@ def each_step(
         yield found
 
 
-def revision_in(state: State, wanted: Range) -> int:
+def revision_in(state: StoredState, wanted: Range) -> int:
     """Return the revision at which a range is read; raises when the state does not hold it."""
     revision = wanted.revision
     if revision == 0:
@@ -237,7 +229,7 @@ def point_of(cursor: client.Cursor, key: bytes, stem: bytes, revision: int) -> K
 
 def answer(
     cursor: client.Cursor,
-    state: State,
+    state: StoredState,
     wanted: Range,
     revision: int,
     over: Container[int] = (),
@@ -290,7 +282,7 @@ def existing(
         yield from zip(found.raws, found.values, strict=True)
 
 
-def key_values(found: Found, keys_only: bool, over: Container[int] = ()) -> list[KeyValue]:
+def key_values(found: FoundRecords, keys_only: bool, over: Container[int] = ()) -> list[KeyValue]:
     """Return the versions that records hold, without versions of leases `over`; a hot path."""
     kvs: list[KeyValue] = []
     append, new, unpack, unpack_number = kvs.append, _new, _UNPACK_HEADER, _UNPACK
@@ -335,14 +327,14 @@ STRIDE_RECORDS = 10_000
 
 def pieces(
     env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, rows: int
-) -> list[Piece]:
+) -> list[RangePiece]:
     """Return pieces of `rows` records each; every stride checks for compaction again.
 
     A piece ends after a key, so that the versions of a key stay together: a seek skips versions
     that a stride did not reach, as in a scan.
     """
     check_piece_rows(rows)
-    found: list[Piece] = []
+    found: list[RangePiece] = []
     target, beyond = span_of(key, range_end)
     held, more = 0, True
     while more:
@@ -353,12 +345,12 @@ def pieces(
         held, more = held + len(stride), len(stride) == wanted
         if held == rows:
             end = key_of(stride[-1][:-SUFFIX_BYTES]) + b"\0"
-            found.append(Piece(key, end, held))
+            found.append(RangePiece(key, end, held))
             key, held, target = end, 0, behind_key(stride[-1])
         elif more:
             target = stride[-1] + b"\0"
     if held:
-        return [*found, Piece(key, range_end, held)]
+        return [*found, RangePiece(key, range_end, held)]
     if found:
         found[-1] = found[-1]._replace(range_end=range_end)
     return found

@@ -64,7 +64,7 @@ _CHANGE = struct.Struct(">BH")
 _BE64 = struct.Struct(">Q")
 
 
-class State(NamedTuple):
+class StoredState(NamedTuple):
     """The state record: `freed` is below `compacted` while compaction still frees space.
 
     `due` is when the next lease ends, 0 without leases; `boot` is 0 before the first lease.
@@ -85,16 +85,16 @@ _NO_LEASES = bytes(_LEASED_STATE.size - _STATE.size)
 
 
 @lru_cache(maxsize=16)
-def decode_state(value: bytes | None) -> State:
+def decode_state(value: bytes | None) -> StoredState:
     """Read the state record; raises `CorruptStoreError`.
 
     Every transaction reads it; mostly it is unchanged, and the cache costs less.
     """
     if value is not None:
         if len(value) == _STATE.size:
-            return tuple.__new__(State, _LEASED_STATE.unpack(value + _NO_LEASES))
+            return tuple.__new__(StoredState, _LEASED_STATE.unpack(value + _NO_LEASES))
         if len(value) == _LEASED_STATE.size:
-            return tuple.__new__(State, _LEASED_STATE.unpack(value))
+            return tuple.__new__(StoredState, _LEASED_STATE.unpack(value))
     raise CorruptStoreError("the state record is missing or has the wrong size")
 
 

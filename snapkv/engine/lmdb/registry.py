@@ -15,7 +15,7 @@ from snapkv.base import files
 from snapkv.base.waiting import bounded, monotonic
 from snapkv.engine.lmdb import client, directory, records
 from snapkv.engine.lmdb.directory import DirectoryState
-from snapkv.engine.lmdb.environment import Environment, Options, extend_file
+from snapkv.engine.lmdb.environment import Environment, EnvironmentOptions, extend_file
 from snapkv.errors import InvalidOptionError, ReadOnlyError, SnapKVError
 
 FORK_WAIT_SECONDS_MAX = 10.0
@@ -25,7 +25,7 @@ _environments: list[Environment] = []
 _lock = threading.Lock()
 
 
-def acquire(path: str, options: Options, *, create: bool) -> Environment:
+def acquire(path: str, options: EnvironmentOptions, *, create: bool) -> Environment:
     """Return the environment of a directory, opened or shared; each call needs a `release`."""
     path = os.path.abspath(path)
     with _lock:
@@ -61,7 +61,7 @@ def _shared(path: str) -> Environment | None:
     return next((env for env in _environments if env.file_id == file_id), None)
 
 
-def _open(path: str, options: Options, create: bool) -> Environment:
+def _open(path: str, options: EnvironmentOptions, create: bool) -> Environment:
     state = directory.state_of(path)
     if state is DirectoryState.COMPLETE:
         return _opened(path, options)
@@ -77,7 +77,7 @@ def _open(path: str, options: Options, create: bool) -> Environment:
     return env
 
 
-def _opened(path: str, options: Options) -> Environment:
+def _opened(path: str, options: EnvironmentOptions) -> Environment:
     env = Environment(path, options)
     try:
         env.open()
@@ -89,7 +89,7 @@ def _opened(path: str, options: Options) -> Environment:
     return env
 
 
-def _created(path: str, options: Options) -> Environment:
+def _created(path: str, options: EnvironmentOptions) -> Environment:
     """Create a store, or wait for the process that is creating it."""
     env = Environment(path, options)
     if env.readonly:
@@ -129,7 +129,7 @@ def _initialise(env: Environment) -> None:
         for name in (records.RECORDS, records.LOG):
             env.raw.open_db(name, txn=txn)
         txn.put(records.FORMAT_KEY, records.encode_format(cluster), db=meta)
-        txn.put(records.STATE_KEY, records.State(1, 0, 0).encode(), db=meta)
+        txn.put(records.STATE_KEY, records.StoredState(1, 0, 0).encode(), db=meta)
     env.close_raw()
     for folder in (env.path, os.path.dirname(env.path)):  # the names of the new files
         files.sync_folder(folder)

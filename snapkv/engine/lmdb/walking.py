@@ -56,7 +56,7 @@ class Records(NamedTuple):
     single: bool = True
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """Records of existing keys, one of each; names are escaped keys.
 
     `leased` says that some have a lease.
@@ -95,7 +95,7 @@ class Walk:
         """Cut values off from now on, as for `keys_only`."""
         self._kept_bytes = _HEAD_BYTES
 
-    def step(self, cursor: client.Cursor, newest: int, limit: int = 0) -> Found:
+    def step(self, cursor: client.Cursor, newest: int, limit: int = 0) -> FoundRecords:
         """Return the records of the next keys, up to `limit` (0: as many as are good to take).
 
         They may be none before the end of the walk. `newest` is the revision of the cursor's state.
@@ -103,7 +103,7 @@ class Walk:
         found = self.selected(self.take(cursor, newest, limit))
         if limit and len(found.names) > limit:
             raws, names, values, leased = found
-            found = Found(raws[:limit], names[:limit], values[:limit], leased)
+            found = FoundRecords(raws[:limit], names[:limit], values[:limit], leased)
             self.target = found.names[-1] + _BEHIND_STEM
         return found
 
@@ -158,7 +158,7 @@ class Walk:
             values += some
         return values
 
-    def selected(self, records: Records) -> Found:
+    def selected(self, records: Records) -> FoundRecords:
         """Return the version of each key at the revision, without removals.
 
         Records of a key are newest first: its version is the first that is not too new.
@@ -166,7 +166,7 @@ class Walk:
         raws, values, is_current, is_single = records
         names = [raw[:-TAIL_BYTES] for raw in raws]
         if is_single:
-            return Found(raws, names, values, any(map(_flags_of, values)))
+            return FoundRecords(raws, names, values, any(map(_flags_of, values)))
         fresh = list(map(ne, names, chain((None,), names)))
         self.adapt(len(raws), fresh.count(True), is_current)
         if not is_current:
@@ -178,9 +178,9 @@ class Walk:
         if not all(fresh):
             raws, names, values = _kept(fresh, raws, names, values)
         if (of_puts := _puts_among(values)) is None:
-            return Found(raws, names, values, False)
+            return FoundRecords(raws, names, values, False)
         raws, names, values = _kept(of_puts, raws, names, values)
-        return Found(raws, names, values, any(map(_flags_of, values)))
+        return FoundRecords(raws, names, values, any(map(_flags_of, values)))
 
     def adapt(self, records: int, keys: int, is_current: bool) -> None:
         """Choose between seeks and chunks, by the numbers of records and keys read last."""

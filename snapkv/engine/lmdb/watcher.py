@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 
 from snapkv.base.waiting import monotonic
-from snapkv.engine.contract import Event, KeyValue, WatchBatch, in_range
+from snapkv.engine.contract import KeyEvent, KeyValue, WatchBatch, in_range
 from snapkv.engine.lmdb import reading, records, writing
 from snapkv.engine.lmdb.environment import Environment, Transaction
 from snapkv.engine.lmdb.leases import is_due
-from snapkv.engine.lmdb.records import State, checked_stem
+from snapkv.engine.lmdb.records import StoredState, checked_stem
 from snapkv.errors import (
     CompactedError,
     CorruptStoreError,
@@ -76,7 +76,7 @@ class LmdbWatcher:
         self._next = max(1, start)  # the next revision to read
         self._reported = self._next - 1  # the newest revision that `next` returned
         self._ready: deque[WatchBatch] = deque()
-        self._state = State(0, 0, 0)  # at the last read of the log
+        self._state = StoredState(0, 0, 0)  # at the last read of the log
         self._seen_txn = -1  # LMDB's transaction number when the log was last read to its end
         self._seen_commits = 0
         self._closed = False
@@ -167,13 +167,13 @@ class LmdbWatcher:
                 self._next = revision + 1
         self._next = max(self._next, head + 1)
 
-    def _events(self, txn: Transaction, revision: int, entry: bytes) -> tuple[Event, ...]:
+    def _events(self, txn: Transaction, revision: int, entry: bytes) -> tuple[KeyEvent, ...]:
         if not self._range_end:  # one key: most of a long log need not be decoded
             if self._key not in entry:
                 return ()
             kv = reading.point(txn.cursor(), self._key, revision)
             if kv is not None and kv.mod_revision == revision:
-                return (Event(kv, False),)
+                return (KeyEvent(kv, False),)
         return tuple(
             _event(txn, revision, key, removed)
             for key, removed in records.decode_changes(entry)
@@ -186,10 +186,10 @@ class LmdbWatcher:
         self._env.notify()
 
 
-def _event(txn: Transaction, revision: int, key: bytes, removed: bool) -> Event:
+def _event(txn: Transaction, revision: int, key: bytes, removed: bool) -> KeyEvent:
     if removed:
-        return Event(KeyValue(key, b"", 0, revision, 0), True)
+        return KeyEvent(KeyValue(key, b"", 0, revision, 0), True)
     kv = reading.point(txn.cursor(), key, revision)
     if kv is None or kv.mod_revision != revision:
         raise CorruptStoreError(f"the log has {key!r} at {revision}, but no record exists")
-    return Event(kv, False)
+    return KeyEvent(kv, False)

@@ -19,10 +19,10 @@ from snapkv.engine.caller_rules import (
     ttl_ns_of,
 )
 from snapkv.engine.contract import (
+    EngineLimits,
     Header,
     KeyValue,
     Lease,
-    Limits,
     OutcomeUnknown,
     Put,
     Range,
@@ -35,7 +35,7 @@ from snapkv.engine.embedded import apply
 from snapkv.engine.lmdb import client, reading, records
 from snapkv.engine.lmdb.environment import Environment, Transaction
 from snapkv.engine.lmdb.leases import Leases, is_due
-from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, State
+from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, StoredState
 from snapkv.errors import (
     CompactedError,
     CorruptStoreError,
@@ -115,7 +115,7 @@ class WriteView:
             return Header(self._state.revision, cluster)
         entry = records.encode_changes(self.changed)
         self._put(records.be64(self._revision), entry, db=self._transaction.databases.log)
-        self._transaction.put_state(_new(State, (self._revision, *self._state[1:])))
+        self._transaction.put_state(_new(StoredState, (self._revision, *self._state[1:])))
         return Header(self._revision, cluster)
 
     def _move(self, key: bytes, before: int, after: int) -> None:
@@ -181,7 +181,7 @@ class Peeked(NamedTuple):
 
 
 def transact(
-    env: Environment, limits: Limits, prepare: Prepare, peek: bytes, timeout: float
+    env: Environment, limits: EngineLimits, prepare: Prepare, peek: bytes, timeout: float
 ) -> TxnResult:
     """Run one transaction while holding the write lock.
 
@@ -212,7 +212,7 @@ def transact(
 
 
 def transact_each(
-    env: Environment, limits: Limits, txns: Sequence[Txn], timeout: float
+    env: Environment, limits: EngineLimits, txns: Sequence[Txn], timeout: float
 ) -> list[TxnResult]:
     """Run transactions in order in one of LMDB, each in a revision of its own.
 
@@ -235,7 +235,7 @@ def transact_each(
     return _locked(env, timeout, partial(_committed, env, work), needed)
 
 
-def check(txn: Txn, limits: Limits) -> int:
+def check(txn: Txn, limits: EngineLimits) -> int:
     """Return the size of `txn`; raise `CommitTooLargeError`, `InvalidKeyError` over `limits`."""
     size, longest = measure(txn)
     if longest <= SHORT_KEY_BYTES and size <= min(limits.value_bytes, limits.request_bytes):
@@ -261,7 +261,7 @@ def _locked_peek(env: Environment, peek: bytes, timeout: float) -> tuple[KeyValu
         raise Refused(e) from e
 
 
-def _sent(env: Environment, limits: Limits, txn: Txn, peeked: Peeked) -> TxnResult:
+def _sent(env: Environment, limits: EngineLimits, txn: Txn, peeked: Peeked) -> TxnResult:
     """Apply and commit; any failure before the commit raises `Refused`."""
     try:
         needed = check(txn, limits)
@@ -359,9 +359,8 @@ def grant(env: Environment, ttl_s: float, wait_s: float) -> Lease:
     ttl_ns = ttl_ns_of(ttl_s)
 
     def work(transaction: Transaction) -> Lease:
-        leases, lease = Leases(transaction), new_id()
-        while leases.find(lease) is not None:
-            lease = new_id()
+        leases = Leases(transaction)
+        lease = new_id(leases.find)
         leases.put(lease, ttl_ns)
         return Lease(lease, ttl_s)
 
@@ -464,7 +463,7 @@ def _free_batch(env: Environment) -> bool:
         return freed >= now.compacted
 
 
-def _free_entries(txn: Transaction, now: State) -> int:
+def _free_entries(txn: Transaction, now: StoredState) -> int:
     """Free what some log entries superseded; return the revision up to which all is freed."""
     # For example, the compacted revision is 9, and the log has the entries 2, 5, 9 and 12:
     #
