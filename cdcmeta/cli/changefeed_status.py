@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
-from cdcmeta.scheduler.runtime.changefeeds import Seen, has_no_capture, placed
+from cdcmeta.scheduler.runtime.changefeeds import ChangefeedStatus, has_no_capture, placed
 from snapkv import format_time
 from snapkv.cli.kit import Json, time_json
 from snapkv.clock import SystemClock
@@ -107,12 +107,16 @@ def status_of(feeds: Changefeeds, id: str, when: Any) -> Group:
     return Group(*lines, table_of(columns[:shown], [each[:shown] for each in rows]))
 
 
-def _seen(feeds: Changefeeds, feed: Changefeed, places: Sequence[Placement], when: Any) -> Seen:
+def _seen(
+    feeds: Changefeeds, feed: Changefeed, places: Sequence[Placement], when: Any
+) -> ChangefeedStatus:
     holders = {each.capture for each in places if each.capture}
     if when is not None:
-        return Seen(feed, holders, {}, None)
+        return ChangefeedStatus(feed, holders, {}, None)
     reports, alive = feeds.reports(), feeds.captures()
-    return Seen(feed, holders, reports, alive, no_capture=has_no_capture(feeds, feed, alive))
+    return ChangefeedStatus(
+        feed, holders, reports, alive, no_capture=has_no_capture(feeds, feed, alive)
+    )
 
 
 def _number(value: float) -> str:

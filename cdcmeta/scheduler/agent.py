@@ -40,8 +40,8 @@ from cdcmeta.scheduler.protocol.messages import (
     Heartbeat,
     HeartbeatResponse,
     KnownOwner,
+    MessageVerdict,
     Sync,
-    Verdict,
     agent_accepts,
 )
 
@@ -251,7 +251,7 @@ class Agent:
         self._barrier_of = (0, 0)
         self.is_stopping = False
         """Whether this capture leaves; it is never reset."""
-        self.refused: Counter[Verdict] = Counter()
+        self.refused: Counter[MessageVerdict] = Counter()
         """How many messages were rejected, by reason."""
         self.failures: dict[str, Exception] = {}
         """The last error of the executor, by table, until it replicates."""
@@ -311,7 +311,7 @@ class Agent:
         header, body = envelope
         if not isinstance(body, Announce | Heartbeat | DispatchTable):
             # messages of captures are for an owner; their senders do not count as one
-            self.refused[Verdict.NOT_FOR_US] += 1
+            self.refused[MessageVerdict.NOT_FOR_US] += 1
             return
         verdict, known = agent_accepts(
             header, self.name, self.epoch, self._changefeed_epoch, self.owner
@@ -324,7 +324,7 @@ class Agent:
             self.failures = {t: e for t, e in self.failures.items() if t in self._kept}
             self._reports, self._heartbeat, self._is_announced = {}, None, False
         self.owner = known
-        if verdict is not Verdict.ACCEPTED:
+        if verdict is not MessageVerdict.ACCEPTED:
             self.refused[verdict] += 1
             return
         match body:

@@ -16,8 +16,8 @@ from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.scheduler.runtime.changefeed_records import Registration
 from cdcmeta.scheduler.runtime.changefeeds import (
     NOT_PLACED,
+    ChangefeedStatus,
     Problems,
-    Seen,
     check_table,
     has_no_capture,
 )
@@ -214,7 +214,7 @@ def feed_at(
     alive = feeds.captures() if when is None else None
     counts, read = _counts(feeds, id, when, PLACES_MAX)
     no_capture = has_no_capture(feeds, feed, alive)
-    seen = Seen(feed, counts, reports, alive, no_capture=no_capture)
+    seen = ChangefeedStatus(feed, counts, reports, alive, no_capture=no_capture)
     problems = Problems.of(reports, id, no_capture=no_capture)
     return FeedAtMoment(
         _feed_row(store, feeds, feed, problems, when, time),
@@ -395,7 +395,7 @@ def _writer(store: SnapshotKV, cluster: str, id: str, when: When | None) -> str 
     return None if commit is None else commit.writer
 
 
-def _table_row(place: Placement, seen: Seen) -> ReplicatedTable:
+def _table_row(place: Placement, seen: ChangefeedStatus) -> ReplicatedTable:
     rate = seen.rates.get(place.table)
     return ReplicatedTable(
         place.table,

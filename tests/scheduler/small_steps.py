@@ -32,8 +32,8 @@ from cdcmeta.scheduler.protocol.messages import (
     Header,
     Heartbeat,
     KnownOwner,
+    MessageVerdict,
     Sync,
-    Verdict,
 )
 
 from .small_world import TABLE, Budget, Capture, Owner, name
@@ -166,7 +166,7 @@ def steps(owner: Owner, event: Event) -> tuple[Owner, tuple[Envelope, ...]]:
 def owner_hears(owner: Owner, envelope: Envelope) -> tuple[Owner, tuple[Envelope, ...]]:
     own = KnownOwner(owner.name, owner.revision)
     header, body = envelope
-    if fencing.owner_accepts(header, own, 1, dict(owner.epochs)) is not Verdict.ACCEPTED:
+    if fencing.owner_accepts(header, own, 1, dict(owner.epochs)) is not MessageVerdict.ACCEPTED:
         return owner, ()
     heard = dict(owner.heard)
     events: list[Event]
@@ -203,7 +203,7 @@ def capture_hears(n: int, capture: Capture, envelope: Envelope) -> tuple[Capture
     if known != capture.known:
         running = capture.kept if isinstance(capture.kept, RunningTable) else None
         capture = capture._replace(known=known, kept=running)
-    if verdict is not Verdict.ACCEPTED:
+    if verdict is not MessageVerdict.ACCEPTED:
         return capture, None
     answer: Sync | DispatchTableResponse
     match body:

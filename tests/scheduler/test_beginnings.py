@@ -5,7 +5,13 @@ from simulated_captures import Durations, SimulatedExecutor
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import CANNOT_PROCEED, Agent, Cluster, Coordinator, KnownOwner
-from cdcmeta.scheduler.protocol.messages import Announce, Envelope, Header, Sync, Verdict
+from cdcmeta.scheduler.protocol.messages import (
+    Announce,
+    Envelope,
+    Header,
+    MessageVerdict,
+    Sync,
+)
 
 BOTH, ONE = {"t": 1.0, "u": 1.0}, {"u": 1.0}
 
@@ -94,6 +100,6 @@ def test_nobody_becomes_an_owner_by_what_captures_say():
     agent = Agent("c2", SimulatedExecutor(), epoch=4, owner=KnownOwner("old", 5))
     assert agent.tick([Envelope(Header("c3", "c2", 9, 4, 0), Sync("1", ()))]) == []
     assert agent.owner == KnownOwner("old", 5)
-    assert agent.refused == {Verdict.NOT_FOR_US: 1}
+    assert agent.refused == {MessageVerdict.NOT_FOR_US: 1}
     (answer,) = agent.tick([Envelope(Header("c2", "c2", 9, 4, 0), Announce("1"))])
     assert (answer.header.to, answer.body) == ("c2", Sync("1", ()))

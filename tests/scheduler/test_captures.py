@@ -4,7 +4,7 @@ import pytest
 
 from cdcmeta.scheduler import Limits, TableState, Token
 from cdcmeta.scheduler.owner.cluster import CaptureManager, CaptureState, is_settled
-from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat, Verdict
+from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat, MessageVerdict
 
 from .speaking import Owner, announced, beat, from_capture, requests, says, sync
 
@@ -296,7 +296,7 @@ def test_a_capture_that_restarted_under_its_name_has_lost_its_tables():
     tick = owner.tick(from_capture("a", beat(says("t", TableState.REPLICATING, OLD))))
     ((to, _),) = requests(tick)
     assert to == "b"
-    assert owner.coordinator.refused == {Verdict.OTHER_CAPTURE_EPOCH: 1}
+    assert owner.coordinator.refused == {MessageVerdict.OTHER_CAPTURE_EPOCH: 1}
 
 
 def test_a_capture_that_restarted_is_asked_at_once():

@@ -17,8 +17,8 @@ from cdcmeta.scheduler.protocol.messages import (
     DispatchTableResponse,
     Header,
     Heartbeat,
+    MessageVerdict,
     Sync,
-    Verdict,
     agent_accepts,
     owner_accepts,
 )
@@ -48,18 +48,18 @@ KNOWN = KnownOwner("owner", 9)
 @pytest.mark.parametrize(
     ("changed", "verdict"),
     [
-        ({}, Verdict.ACCEPTED),
-        ({"sender": "c2", "capture_epoch": 5}, Verdict.ACCEPTED),
-        ({"to": "other"}, Verdict.NOT_FOR_US),
-        ({"to": ""}, Verdict.NOT_FOR_US),
-        ({"owner_revision": 8}, Verdict.OTHER_OWNER),
-        ({"owner_revision": 10}, Verdict.OTHER_OWNER),
-        ({"changefeed_epoch": 6}, Verdict.OTHER_CHANGEFEED_EPOCH),
-        ({"changefeed_epoch": 8}, Verdict.OTHER_CHANGEFEED_EPOCH),
-        ({"sender": "c3"}, Verdict.UNKNOWN_CAPTURE),
-        ({"capture_epoch": 2}, Verdict.OTHER_CAPTURE_EPOCH),
-        ({"capture_epoch": 4}, Verdict.OTHER_CAPTURE_EPOCH),
-        ({"sender": "c2"}, Verdict.OTHER_CAPTURE_EPOCH),
+        ({}, MessageVerdict.ACCEPTED),
+        ({"sender": "c2", "capture_epoch": 5}, MessageVerdict.ACCEPTED),
+        ({"to": "other"}, MessageVerdict.NOT_FOR_US),
+        ({"to": ""}, MessageVerdict.NOT_FOR_US),
+        ({"owner_revision": 8}, MessageVerdict.OTHER_OWNER),
+        ({"owner_revision": 10}, MessageVerdict.OTHER_OWNER),
+        ({"changefeed_epoch": 6}, MessageVerdict.OTHER_CHANGEFEED_EPOCH),
+        ({"changefeed_epoch": 8}, MessageVerdict.OTHER_CHANGEFEED_EPOCH),
+        ({"sender": "c3"}, MessageVerdict.UNKNOWN_CAPTURE),
+        ({"capture_epoch": 2}, MessageVerdict.OTHER_CAPTURE_EPOCH),
+        ({"capture_epoch": 4}, MessageVerdict.OTHER_CAPTURE_EPOCH),
+        ({"sender": "c2"}, MessageVerdict.OTHER_CAPTURE_EPOCH),
     ],
 )
 def test_whom_an_owner_listens_to(changed, verdict):
@@ -70,10 +70,10 @@ def test_whom_an_owner_listens_to(changed, verdict):
 @pytest.mark.parametrize(
     ("wrong", "verdict"),
     [
-        ({"to": "another"}, Verdict.NOT_FOR_US),
-        ({"revision": REVISION - 1}, Verdict.OTHER_OWNER),
-        ({"changefeed": 1}, Verdict.OTHER_CHANGEFEED_EPOCH),
-        ({"epoch": 2}, Verdict.OTHER_CAPTURE_EPOCH),
+        ({"to": "another"}, MessageVerdict.NOT_FOR_US),
+        ({"revision": REVISION - 1}, MessageVerdict.OTHER_OWNER),
+        ({"changefeed": 1}, MessageVerdict.OTHER_CHANGEFEED_EPOCH),
+        ({"epoch": 2}, MessageVerdict.OTHER_CAPTURE_EPOCH),
     ],
 )
 def test_what_an_owner_refuses_changes_nothing(wrong, verdict):
@@ -95,7 +95,7 @@ def test_what_an_owner_refuses_changes_nothing(wrong, verdict):
 def test_an_owner_does_not_listen_to_a_capture_that_is_not_registered():
     owner = Owner({"c1": 3}, ["t"])
     owner.tick(from_capture("c9", sync()))
-    assert owner.coordinator.refused == {Verdict.UNKNOWN_CAPTURE: 1}
+    assert owner.coordinator.refused == {MessageVerdict.UNKNOWN_CAPTURE: 1}
     assert list(owner.coordinator.captures.known) == ["c1"]
 
 
@@ -105,7 +105,7 @@ def test_an_owner_does_not_listen_to_a_capture_before_its_restart():
     owner.alive["c1"] = 12
     late = from_capture("c1", sync(says("t", TableState.REPLICATING, Token(8, 1))))
     tick = owner.tick(late)
-    assert owner.coordinator.refused == {Verdict.OTHER_CAPTURE_EPOCH: 1}
+    assert owner.coordinator.refused == {MessageVerdict.OTHER_CAPTURE_EPOCH: 1}
     assert not owner.coordinator.captures.has_synced("c1")
     assert {header.capture_epoch for header, _ in tick.messages} <= {12}
 
@@ -133,43 +133,43 @@ def test_an_owner_has_been_elected(revision):
 @pytest.mark.parametrize(
     ("known", "changed", "verdict", "then"),
     [
-        (KNOWN, {}, Verdict.ACCEPTED, KNOWN),
-        (KNOWN, {"to": "c2"}, Verdict.NOT_FOR_US, KNOWN),
-        (KNOWN, {"owner_revision": 8}, Verdict.OTHER_OWNER, KNOWN),
-        (KNOWN, {"owner_revision": 8, "sender": "old"}, Verdict.OTHER_OWNER, KNOWN),
+        (KNOWN, {}, MessageVerdict.ACCEPTED, KNOWN),
+        (KNOWN, {"to": "c2"}, MessageVerdict.NOT_FOR_US, KNOWN),
+        (KNOWN, {"owner_revision": 8}, MessageVerdict.OTHER_OWNER, KNOWN),
+        (KNOWN, {"owner_revision": 8, "sender": "old"}, MessageVerdict.OTHER_OWNER, KNOWN),
         # a panic in v3
-        (KNOWN, {"sender": "other"}, Verdict.OTHER_OWNER, KNOWN),
+        (KNOWN, {"sender": "other"}, MessageVerdict.OTHER_OWNER, KNOWN),
         # a newer owner is adopted
         (
             KNOWN,
             {"owner_revision": 10, "sender": "new"},
-            Verdict.ACCEPTED,
+            MessageVerdict.ACCEPTED,
             KnownOwner("new", 10),
         ),
-        (KnownOwner(), {}, Verdict.ACCEPTED, KNOWN),
+        (KnownOwner(), {}, MessageVerdict.ACCEPTED, KNOWN),
         # ... even when the message is for an earlier time of the capture or the changefeed
         (
             KNOWN,
             {"owner_revision": 10, "sender": "new", "capture_epoch": 2},
-            Verdict.OTHER_CAPTURE_EPOCH,
+            MessageVerdict.OTHER_CAPTURE_EPOCH,
             KnownOwner("new", 10),
         ),
         (
             KNOWN,
             {"owner_revision": 10, "sender": "new", "changefeed_epoch": 8},
-            Verdict.OTHER_CHANGEFEED_EPOCH,
+            MessageVerdict.OTHER_CHANGEFEED_EPOCH,
             KnownOwner("new", 10),
         ),
         # ... but not when it is for somebody else
-        (KNOWN, {"owner_revision": 10, "to": "c2"}, Verdict.NOT_FOR_US, KNOWN),
-        (KNOWN, {"changefeed_epoch": 6}, Verdict.OTHER_CHANGEFEED_EPOCH, KNOWN),
-        (KNOWN, {"changefeed_epoch": 8}, Verdict.OTHER_CHANGEFEED_EPOCH, KNOWN),
+        (KNOWN, {"owner_revision": 10, "to": "c2"}, MessageVerdict.NOT_FOR_US, KNOWN),
+        (KNOWN, {"changefeed_epoch": 6}, MessageVerdict.OTHER_CHANGEFEED_EPOCH, KNOWN),
+        (KNOWN, {"changefeed_epoch": 8}, MessageVerdict.OTHER_CHANGEFEED_EPOCH, KNOWN),
         # v3 never knows its epoch: B8
-        (KNOWN, {"capture_epoch": 2}, Verdict.OTHER_CAPTURE_EPOCH, KNOWN),
-        (KNOWN, {"capture_epoch": 4}, Verdict.OTHER_CAPTURE_EPOCH, KNOWN),
+        (KNOWN, {"capture_epoch": 2}, MessageVerdict.OTHER_CAPTURE_EPOCH, KNOWN),
+        (KNOWN, {"capture_epoch": 4}, MessageVerdict.OTHER_CAPTURE_EPOCH, KNOWN),
         # the revision was known and the name was not: who comes first is the owner
-        (KnownOwner("", 9), {}, Verdict.ACCEPTED, KNOWN),
-        (KnownOwner("", 9), {"owner_revision": 8}, Verdict.OTHER_OWNER, KnownOwner("", 9)),
+        (KnownOwner("", 9), {}, MessageVerdict.ACCEPTED, KNOWN),
+        (KnownOwner("", 9), {"owner_revision": 8}, MessageVerdict.OTHER_OWNER, KnownOwner("", 9)),
     ],
 )
 def test_whom_an_agent_listens_to(known, changed, verdict, then):
@@ -180,11 +180,11 @@ def test_whom_an_agent_listens_to(known, changed, verdict, then):
 @pytest.mark.parametrize(
     ("wrong", "verdict"),
     [
-        ({"to": "c2"}, Verdict.NOT_FOR_US),
-        ({"revision": REVISION - 1, "name": "old"}, Verdict.OTHER_OWNER),
-        ({"name": "other"}, Verdict.OTHER_OWNER),
-        ({"epoch": 2}, Verdict.OTHER_CAPTURE_EPOCH),
-        ({"changefeed": 1}, Verdict.OTHER_CHANGEFEED_EPOCH),
+        ({"to": "c2"}, MessageVerdict.NOT_FOR_US),
+        ({"revision": REVISION - 1, "name": "old"}, MessageVerdict.OTHER_OWNER),
+        ({"name": "other"}, MessageVerdict.OTHER_OWNER),
+        ({"epoch": 2}, MessageVerdict.OTHER_CAPTURE_EPOCH),
+        ({"changefeed": 1}, MessageVerdict.OTHER_CHANGEFEED_EPOCH),
     ],
 )
 def test_what_an_agent_refuses_changes_nothing(wrong, verdict):
@@ -213,7 +213,7 @@ def test_an_agent_that_has_heard_of_a_newer_owner_refuses_the_one_before():
     assert isinstance(body, Sync)
     assert agent.tick([remove("t", Token(9, 1))]) == []
     assert agent.tables() == ["t"]
-    assert agent.refused == {Verdict.OTHER_OWNER: 1}
+    assert agent.refused == {MessageVerdict.OTHER_OWNER: 1}
 
 
 def test_an_agent_learns_of_a_newer_owner_even_by_a_message_of_another_time():
@@ -221,7 +221,7 @@ def test_an_agent_learns_of_a_newer_owner_even_by_a_message_of_another_time():
     agent.tick([from_owner(Announce("1"), name="new", revision=10, epoch=1)])
     assert agent.tick([prepare("t", Token(9, 1))]) == []
     assert agent.tables() == []
-    assert agent.refused == {Verdict.OTHER_CAPTURE_EPOCH: 1, Verdict.OTHER_OWNER: 1}
+    assert agent.refused == {MessageVerdict.OTHER_CAPTURE_EPOCH: 1, MessageVerdict.OTHER_OWNER: 1}
 
 
 def test_an_agent_that_knows_the_election_refuses_a_deposed_owner_from_the_start():
@@ -229,7 +229,7 @@ def test_an_agent_that_knows_the_election_refuses_a_deposed_owner_from_the_start
     agent = Agent("c1", SimulatedExecutor(), epoch=12, owner=KnownOwner("new", 10))
     late = from_owner(Announce("1"), epoch=12)
     assert agent.tick([late]) == []
-    assert agent.refused == {Verdict.OTHER_OWNER: 1}
+    assert agent.refused == {MessageVerdict.OTHER_OWNER: 1}
 
 
 def test_an_agent_answers_the_owner_whose_name_it_did_not_know():

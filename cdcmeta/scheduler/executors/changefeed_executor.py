@@ -13,9 +13,9 @@ from typing import NamedTuple
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.agent import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
-from cdcmeta.scheduler.executors.contracts import Sink, TableSource
+from cdcmeta.scheduler.executors.contracts import TableSink, TableSource
 from cdcmeta.scheduler.executors.feed_reader import FeedReader
-from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem, Room
+from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem, QueueBudget
 from snapkv.base.waiting import monotonic
 
 log = logging.getLogger("cdcmeta.scheduler")
@@ -165,7 +165,7 @@ class StoreExecutor:
     def __init__(
         self,
         source: TableSource,
-        sink: Sink,
+        sink: TableSink,
         tables: Collection[str],
         *,
         state_at: int = 0,
@@ -179,7 +179,7 @@ class StoreExecutor:
         self._reader = FeedReader(source, self._workers.submit)
         self._pipelines: dict[str, Pipeline] = {}
         self._laggards: set[str] = set()
-        self._room = Room()
+        self._room = QueueBudget()
         self._last_problems: dict[str, Problem] = {}
         self._is_stopping = False
 

@@ -18,19 +18,20 @@ of each table, too, and compares it first:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import NO_TOKEN, Token
-from snapkv import Changes
+from snapkv import Changes, Watch
 
+K = TypeVar("K", str, bytes)
 WHOLE = "*"
 """The name of a table that is the whole store: tables have names."""
 Part: TypeAlias = Changes[str] | Exception
 """What a table gets of a commit; an error ends the table."""
 
 
-class Feed(Protocol):
+class TableFeed(Protocol):
     """The commits of all tables after a time, then new ones; read by one thread at a time."""
 
     @property
@@ -51,6 +52,28 @@ class Feed(Protocol):
         ...
 
 
+class WatchFeed(Generic[K]):
+    """A watch of a store, split among tables by a function."""
+
+    def __init__(self, watch: Watch[K], split: Callable[[Changes[K]], Mapping[str, Part]]) -> None:
+        self._watch: Watch[K] = watch
+        self._split: Callable[[Changes[K]], Mapping[str, Part]] = split
+
+    @property
+    def timestamp(self) -> int:
+        """Return the time up to which all commits were returned."""
+        return self._watch.timestamp
+
+    def next(self, timeout: float) -> Mapping[str, Part] | None:
+        """Return each table's part of the next commit; None if none comes in time."""
+        changes = self._watch.next(timeout)
+        return None if changes is None else self._split(changes)
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watch.close()
+
+
 class TableSource(Protocol):
     """Where the tables of a changefeed are read. Safe for threads."""
 
@@ -59,8 +82,8 @@ class TableSource(Protocol):
     has_removals: bool
     """Whether a state since a time has what was removed since; otherwise each state is whole."""
 
-    def feed(self, since: int | None) -> Feed:
-        """Return the commits after a timestamp (None: after now). Raises as `Feed.next`."""
+    def feed(self, since: int | None) -> TableFeed:
+        """Return the commits after a timestamp (None: after now). Raises as `TableFeed.next`."""
         ...
 
     def state(
@@ -95,7 +118,7 @@ class Origin(NamedTuple):
     """The revision that created the changefeed: a later one of the same place has a larger one."""
 
 
-class Reached(NamedTuple):
+class SinkRecord(NamedTuple):
     """What a sink keeps of a table."""
 
     token: Token
@@ -104,7 +127,7 @@ class Reached(NamedTuple):
     """None in what was written without one."""
 
     @classmethod
-    def read(cls, token: Iterable[Any], checkpoint: Any, origin: Any) -> Reached:
+    def read(cls, token: Iterable[Any], checkpoint: Any, origin: Any) -> SinkRecord:
         """Return what the fields of a sink's record have; `origin` is () in one without.
 
         Raises `ValueError`, `TypeError`.
@@ -124,7 +147,7 @@ class Claim(NamedTuple):
     token: Token
     origin: Origin | None
 
-    def counting(self, kept: Reached) -> Reached:
+    def counting(self, kept: SinkRecord) -> SinkRecord:
         """Return what counts of what a sink keeps: nothing that an earlier changefeed wrote.
 
         Raises `SinkError` if this assignment may not write.
@@ -145,7 +168,7 @@ class Claim(NamedTuple):
         return kept
 
 
-NOTHING = Reached(NO_TOKEN, 0)
+NOTHING = SinkRecord(NO_TOKEN, 0)
 """What a sink without a record of a table keeps."""
 
 
@@ -184,7 +207,7 @@ class TableWriter(Protocol):
         ...
 
 
-class Sink(Protocol):
+class TableSink(Protocol):
     """Where a changefeed goes."""
 
     def writer(self, table: str, token: Token) -> TableWriter:

@@ -32,11 +32,11 @@ _HINTS = {
 }
 
 
-class Database:
+class CouchDatabase:
     """A database that a URL names, and the login from the environment.
 
-    >>> Database("couch+http://127.0.0.1:5984/mirror", {})
-    Database('http://127.0.0.1:5984/mirror')
+    >>> CouchDatabase("couch+http://127.0.0.1:5984/mirror", {})
+    CouchDatabase('http://127.0.0.1:5984/mirror')
 
     Raises `InvalidArgumentError` for a URL that names no database, or that has a login.
     """
@@ -89,7 +89,7 @@ class Database:
         return text[:REASON_CHARS_MAX]
 
 
-class Answer(NamedTuple):
+class CouchAnswer(NamedTuple):
     """The status and the JSON of an answer."""
 
     status: int
@@ -103,7 +103,7 @@ class CouchClient:
     comes. Every request may be sent twice: a server may close an idle connection at any time.
     """
 
-    def __init__(self, database: Database, write_s: float) -> None:
+    def __init__(self, database: CouchDatabase, write_s: float) -> None:
         self.database, self._write_s = database, write_s
         self._connection: HTTPConnection | None = None
         self._deadline = monotonic() + write_s
@@ -112,7 +112,7 @@ class CouchClient:
         """Begin to count the time of the requests that follow."""
         self._deadline = monotonic() + self._write_s
 
-    def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+    def request(self, method: str, path: str, body: bytes | None = None) -> CouchAnswer:
         """Return the answer; `path` is that below the database, or empty.
 
         Raises `SinkError` without an answer in time, or for one that is not JSON.
@@ -129,14 +129,14 @@ class CouchClient:
             self.close()
             raise
         try:
-            return Answer(status, json.loads(raw))
+            return CouchAnswer(status, json.loads(raw))
         except (ValueError, RecursionError):
             text = raw[:REASON_CHARS_MAX].decode(errors="replace")
             if status < 300:
                 raise self.error(f"answers {method} with a body that is not JSON", text) from None
-            return Answer(status, {"reason": text})
+            return CouchAnswer(status, {"reason": text})
 
-    def rejected(self, what: str, answer: Answer) -> SinkError:
+    def rejected(self, what: str, answer: CouchAnswer) -> SinkError:
         """Return the error of a request that the server rejected."""
         value = answer.value if isinstance(answer.value, dict) else {}
         words = [str(value[each]) for each in ("error", "reason") if value.get(each)]

@@ -43,8 +43,8 @@ from urllib.parse import quote
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, Reached
-from cdcmeta.scheduler.executors.couch_client import CouchClient, Database
+from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord
+from cdcmeta.scheduler.executors.couch_client import CouchClient, CouchDatabase
 from cdcmeta.scheduler.executors.store_sink import prefix_of
 from snapkv import Changes
 
@@ -53,7 +53,7 @@ LISTED_DOCS = 1_000
 """The most documents that one request lists."""
 
 
-class Revision(NamedTuple):
+class CouchRevision(NamedTuple):
     """A revision of a document; generation 0 is before the first one."""
 
     generation: int
@@ -66,7 +66,7 @@ class Revision(NamedTuple):
 class Head(NamedTuple):
     """The newest revision of a key, and its timestamp; 0 if no capture wrote it."""
 
-    revision: Revision
+    revision: CouchRevision
     ts: int
 
 
@@ -103,9 +103,9 @@ def hash_of(id: str, ts: int) -> str:
 def head_of(row: Mapping[str, Any]) -> Head:
     """Return the newest revision that a row of `_all_docs` has. Raises `ValueError`, `KeyError`."""
     if row.get("error") == "not_found":
-        return Head(Revision(0, ""), 0)
+        return Head(CouchRevision(0, ""), 0)
     generation, _, hash = str(row["value"]["rev"]).partition("-")
-    revision = Revision(int(generation), hash)
+    revision = CouchRevision(int(generation), hash)
     try:
         ts = int(hash[:16], 16)
     except ValueError:
@@ -169,8 +169,8 @@ class CouchSink:
         self._changefeed, self._write_s, self._origin = changefeed, write_s, origin
         self._database = self._database_of("x")  # raises for what is invalid
 
-    def _database_of(self, table: str) -> Database:
-        return Database(self._url, self._environment)
+    def _database_of(self, table: str) -> CouchDatabase:
+        return CouchDatabase(self._url, self._environment)
 
     def writer(self, table: str, token: Token) -> CouchWriter:
         """Return a writer of one assignment, with a connection of its own."""
@@ -181,7 +181,7 @@ class CouchSink:
         """Do nothing: writers close their connections."""
 
 
-class Version(NamedTuple):
+class KeyVersion(NamedTuple):
     """The value of a key after a commit; None if it was removed."""
 
     ts: int
@@ -236,7 +236,7 @@ class CouchWriter:
 
     # --- the record of the table ---
 
-    def _own_record(self) -> Reached:
+    def _own_record(self) -> SinkRecord:
         found = self._read_record()
         if found is None:
             raise self._client.error(
@@ -245,7 +245,7 @@ class CouchWriter:
             )
         return found
 
-    def _read_record(self) -> Reached | None:
+    def _read_record(self) -> SinkRecord | None:
         """Return what counts of the record, and keep its revision; None if there is none.
 
         Raises `SinkError` if a later assignment has begun, or the table is another changefeed's.
@@ -293,7 +293,7 @@ class CouchWriter:
         for batch in _batches(versions_of(commits)):
             self._send(batch)
 
-    def _send(self, batch: Mapping[str, list[Version]]) -> None:
+    def _send(self, batch: Mapping[str, list[KeyVersion]]) -> None:
         """Send the commits of some keys, by document id, that the documents lack."""
         self._read_heads([id for id in batch if id not in self._heads])
         known = {id: self._heads[id] for id in batch}
@@ -313,10 +313,12 @@ class CouchWriter:
         while len(self._heads) > HEADS_MAX:
             del self._heads[next(iter(self._heads))]
 
-    def _doc(self, id: str, base: Revision, lacking: Sequence[Version]) -> tuple[bytes, Head]:
+    def _doc(
+        self, id: str, base: CouchRevision, lacking: Sequence[KeyVersion]
+    ) -> tuple[bytes, Head]:
         """Return a document with the revisions that follow `base`, and its new head."""
         last, hashes = lacking[-1], [hash_of(id, each.ts) for each in lacking]
-        revision = Revision(base.generation + len(lacking), hashes[-1])
+        revision = CouchRevision(base.generation + len(lacking), hashes[-1])
         ancestors = [base.hash] if base.generation else []
         path = {"start": revision.generation, "ids": [*reversed(hashes), *ancestors]}
         members = {"_id": id, "_rev": str(revision), "_revisions": path}
@@ -366,12 +368,12 @@ class CouchWriter:
 # --- pure functions ---
 
 
-def versions_of(commits: Iterable[Changes[str]]) -> dict[str, list[Version]]:
+def versions_of(commits: Iterable[Changes[str]]) -> dict[str, list[KeyVersion]]:
     """Return the commits of each key, by document id."""
-    found: dict[str, list[Version]] = {}
+    found: dict[str, list[KeyVersion]] = {}
     for commit in commits:
         for each in commit.changes:
-            version = Version(commit.commit.ts, each.value)
+            version = KeyVersion(commit.commit.ts, each.value)
             found.setdefault(id_of(each.key), []).append(version)
     return found
 
@@ -417,13 +419,13 @@ def _check_depth(value: object, left: int) -> None:
             _check_depth(each, left - 1)
 
 
-def _kept_in(record: Mapping[str, Any]) -> Reached:
+def _kept_in(record: Mapping[str, Any]) -> SinkRecord:
     """Return what a table's record has. Raises `ValueError`, `TypeError`, `KeyError`."""
     origin = (record["place"], record["created"]) if "place" in record else ()
-    return Reached.read(record["token"], record["checkpoint"], origin)
+    return SinkRecord.read(record["token"], record["checkpoint"], origin)
 
 
-def _batches(found: Mapping[str, list[Version]]) -> Iterator[dict[str, list[Version]]]:
+def _batches(found: Mapping[str, list[KeyVersion]]) -> Iterator[dict[str, list[KeyVersion]]]:
     items = iter(found.items())
     while batch := dict(islice(items, BATCH_DOCS)):
         yield batch

@@ -41,7 +41,7 @@ from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.contracts import NAME_IN_URL, Claim, Origin
-from cdcmeta.scheduler.executors.couch_client import CouchClient, Database
+from cdcmeta.scheduler.executors.couch_client import CouchClient, CouchDatabase
 from cdcmeta.scheduler.executors.couch_sink import (
     BATCH_BYTES,
     BATCH_DOCS,
@@ -182,9 +182,9 @@ class CouchReplicaSink(CouchSink):
         client = CouchClient(self._database_of(table), self._write_s)
         return CouchReplicaWriter(client, self._changefeed, Claim(table, token, self._origin))
 
-    def _database_of(self, table: str) -> Database:
+    def _database_of(self, table: str) -> CouchDatabase:
         name = quote(table, safe="")
-        return Database(self._url.replace(NAME_IN_URL, name), self._environment)
+        return CouchDatabase(self._url.replace(NAME_IN_URL, name), self._environment)
 
 
 class CouchReplicaWriter(CouchWriter):

@@ -31,8 +31,8 @@ from cdcmeta.changes.revisions import Leaf, Revision
 from cdcmeta.changes.sequence import START
 from cdcmeta.changes.state import State
 from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
-from cdcmeta.scheduler.executors.contracts import Part
-from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV, Watch
+from cdcmeta.scheduler.executors.contracts import Part, WatchFeed
+from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV
 from snapkv.copying.toolkit import Keyspace, View
 
 PAGE_DOCS = 100
@@ -75,38 +75,6 @@ class DocumentChange(Change[str]):
         return replace(self, superseded=either)
 
 
-class DatabasesFeed:
-    """A watch of all databases of a store, split among the databases that are tables."""
-
-    def __init__(self, source: DatabasesSource, watch: Watch[bytes]) -> None:
-        self._source, self._watch = source, watch
-
-    @property
-    def timestamp(self) -> int:
-        """Return the time up to which all commits were returned."""
-        return self._watch.timestamp
-
-    def next(self, timeout: float) -> dict[str, Part] | None:
-        """Return the changed documents of each database; None if no commit comes in time."""
-        changes = self._watch.next(timeout)
-        if changes is None:
-            return None
-        parts: dict[str, dict[bytes, bytes | None]] = {}
-        for change in changes.changes:
-            space, _, key = change.key.partition(b"/")
-            name = self._source.names.get(space)
-            if name is not None:
-                parts.setdefault(name, {})[key] = change.value
-        found = {
-            name: self._source.part(name, changes.commit, keys) for name, keys in parts.items()
-        }
-        return {name: part for name, part in found.items() if part is not None}
-
-    def close(self) -> None:
-        """End the watch."""
-        self._watch.close()
-
-
 class DatabasesSource:
     """Reads changes databases of a store; a table is a database, by its name."""
 
@@ -116,15 +84,15 @@ class DatabasesSource:
         self._store = store
         spaces = store.reader.layout.spaces
         self._view = View[bytes](store.reader, Keyspace(spaces, text=False))
-        self.names = {self._escaped(name, spaces): name for name in names}
+        self._names = {self._escaped(name, spaces): name for name in names}
         """The names of the databases, by their spaces in keys."""
         self._uuids: dict[str, bytes] = {}
         """The identity of each database, as it was seen first."""
         self._prefix = self._escaped("", spaces)
 
-    def feed(self, since: int | None) -> DatabasesFeed:
+    def feed(self, since: int | None) -> WatchFeed[bytes]:
         """Return the commits after a timestamp."""
-        return DatabasesFeed(self, self._view.watch(self._prefix, since))
+        return WatchFeed(self._view.watch(self._prefix, since), self._split)
 
     def state(
         self, table: str, since: int, at: int, kept: Iterable[str] = ()
@@ -167,7 +135,18 @@ class DatabasesSource:
                 f"database {name!r} was deleted and created again: create the changefeed again, too"
             )
 
-    def part(self, name: str, commit: Commit, keys: dict[bytes, bytes | None]) -> Part | None:
+    def _split(self, changes: Changes[bytes]) -> dict[str, Part]:
+        """Return the changed documents of each database in a commit."""
+        keys: dict[str, dict[bytes, bytes | None]] = {}
+        for change in changes.changes:
+            space, _, key = change.key.partition(b"/")
+            name = self._names.get(space)
+            if name is not None:
+                keys.setdefault(name, {})[key] = change.value
+        parts = {name: self._part(name, changes.commit, each) for name, each in keys.items()}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _part(self, name: str, commit: Commit, keys: dict[bytes, bytes | None]) -> Part | None:
         """Return the changed documents of one commit; an error if the database has ended."""
         if layout.DATABASE in keys:
             raw = keys[layout.DATABASE]

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from cdcmeta.scheduler.executors.contracts import Feed, Part, TableSource
+from cdcmeta.scheduler.executors.contracts import Part, TableFeed, TableSource
 from cdcmeta.scheduler.executors.pipeline import GONE, Pipeline
 from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreClosedError, StoreRecreatedError, StoreRestoredError
@@ -50,7 +50,7 @@ class FeedReader:
         self._behind: dict[str, Pipeline] = {}
         self._condition = threading.Condition()
         self._closed = False
-        self._feeds: set[Feed] = set()
+        self._feeds: set[TableFeed] = set()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -117,7 +117,7 @@ class FeedReader:
             self.position = NOWHERE
             self._condition.notify_all()
 
-    def _hand_out_all(self, feed: Feed) -> None:
+    def _hand_out_all(self, feed: TableFeed) -> None:
         while not self._closed:
             with self._condition:
                 self.position = max(self.position, feed.timestamp)
@@ -273,7 +273,7 @@ class FeedReader:
     # --- both ---
 
     @contextmanager
-    def _opened(self, since: int | None) -> Iterator[Feed]:
+    def _opened(self, since: int | None) -> Iterator[TableFeed]:
         if since == 1:
             since = 0  # the checkpoint before all commits: a source knows them as those after 0
         with closing(self._source.feed(since)) as feed:

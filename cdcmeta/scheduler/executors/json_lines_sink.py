@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, Reached
+from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord
 from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16
@@ -141,7 +141,7 @@ class JsonLinesWriter:
         return {"checkpoint": reached, "token": list(token)} | feed
 
 
-def last_checkpoint(file: BinaryIO) -> tuple[Reached, int]:
+def last_checkpoint(file: BinaryIO) -> tuple[SinkRecord, int]:
     """Return the last token and checkpoint in a file, and where that line ends; 0s without one.
 
     Reads back from the end, in blocks that double: O(bytes after that line). Raises `SinkError` for
@@ -185,10 +185,10 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def _checkpoint_in(line: bytes) -> Reached:
+def _checkpoint_in(line: bytes) -> SinkRecord:
     try:
         record = json.loads(line)
-        return Reached.read(record["token"], record["checkpoint"], record.get("feed", ()))
+        return SinkRecord.read(record["token"], record["checkpoint"], record.get("feed", ()))
     except (ValueError, TypeError, KeyError) as e:
         raise SinkError(f"not a checkpoint: {line[:80]!r}") from e
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from cdcmeta.errors import LogTrimmedError, SinkError
 from cdcmeta.scheduler.core.states import Progress, TableState, Token
-from cdcmeta.scheduler.executors.contracts import Sink, TableSource, TableWriter
+from cdcmeta.scheduler.executors.contracts import TableSink, TableSource, TableWriter
 from snapkv import Change, Changes, CompactedError
 from snapkv.base.waiting import monotonic
 
@@ -42,7 +42,7 @@ def size_of(change: Change[str]) -> int:
     return size + sum(map(len, leaves)) if leaves else size
 
 
-class Room:
+class QueueBudget:
     """Counts the bytes that wait in the queues of all tables of an executor."""
 
     def __init__(self, bytes_max: int = ALL_QUEUES_BYTES) -> None:
@@ -91,11 +91,11 @@ class Pipeline:
         table: str,
         start: int,
         token: Token,
-        sink: Sink,
+        sink: TableSink,
         source: TableSource | None = None,
         state_at: int = 0,
         laggards: set[str] | None = None,
-        room: Room | None = None,
+        room: QueueBudget | None = None,
     ) -> None:
         self.table, self.token = table, token
         self.state = TableState.PREPARING
@@ -126,7 +126,7 @@ class Pipeline:
         self._queued_bytes = 0
         self._refused = 0
         """The size of the commit that found no room last."""
-        self._room = room or Room()
+        self._room = room or QueueBudget()
 
     # --- the reader's side ---
 

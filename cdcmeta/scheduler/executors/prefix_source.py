@@ -10,9 +10,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from cdcmeta.scheduler.executors.contracts import Part
+from cdcmeta.scheduler.executors.contracts import Part, WatchFeed
 from cdcmeta.scheduler.executors.loop_prevention import RECORDS, metas_of
-from snapkv import Change, Changes, Commit, Entry, SnapshotKV, Watch
+from snapkv import Change, Changes, Commit, Entry, SnapshotKV
 
 V = TypeVar("V")
 PAGE_KEYS, PAGE_BYTES = 100, 1 << 20
@@ -49,28 +49,7 @@ class Router:
         }
 
 
-class PrefixFeed:
-    """A watch of a store, split among tables."""
-
-    def __init__(self, watch: Watch[str], router: Router) -> None:
-        self._watch, self._router = watch, router
-
-    @property
-    def timestamp(self) -> int:
-        """Return the time up to which all commits were returned."""
-        return self._watch.timestamp
-
-    def next(self, timeout: float) -> dict[str, Part] | None:
-        """Return each table's part of the next commit; None if none comes in time."""
-        changes = self._watch.next(timeout)
-        return None if changes is None else self._router.split(changes)
-
-    def close(self) -> None:
-        """End the watch."""
-        self._watch.close()
-
-
-class PrefixSource:
+class PrefixTableSource:
     """Reads prefixes of a store, by table; none is the beginning of another."""
 
     has_removals = False
@@ -82,9 +61,9 @@ class PrefixSource:
         self._store, self._prefixes, self._router = store, dict(prefixes), Router(prefixes)
         self.restarts = restarts
 
-    def feed(self, since: int | None) -> PrefixFeed:
+    def feed(self, since: int | None) -> WatchFeed[str]:
         """Return the commits after a timestamp."""
-        return PrefixFeed(self._store.watch(since=since), self._router)
+        return WatchFeed(self._store.watch(since=since), self._router.split)
 
     def state(
         self, table: str, since: int, at: int, kept: Iterable[str] = ()

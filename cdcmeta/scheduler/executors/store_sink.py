@@ -28,7 +28,7 @@ import msgpack
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import NOTHING, WHOLE, Claim, Origin, Reached
+from cdcmeta.scheduler.executors.contracts import NOTHING, WHOLE, Claim, Origin, SinkRecord
 from cdcmeta.scheduler.executors.loop_prevention import (
     RECORDS,
     last_place,
@@ -205,7 +205,7 @@ class StoreWriter:
     def close(self) -> None:
         """Do nothing."""
 
-    def _read(self) -> Reached:
+    def _read(self) -> SinkRecord:
         """Read record and fence, which the next commit guards; return what counts.
 
         Raises `SinkError` if this writer is fenced, or the table is another changefeed's.
@@ -278,10 +278,10 @@ def _halves(
     return [Changes(head, changes[:half])], [Changes(head, changes[half:])]
 
 
-def reached_of(raw: bytes) -> Reached:
+def reached_of(raw: bytes) -> SinkRecord:
     """Return the record of a table. Raises `SinkError` if it is not one."""
     try:
         owner, number, checkpoint, *origin = msgpack.unpackb(raw)
-        return Reached.read((owner, number), checkpoint, tuple(origin))
+        return SinkRecord.read((owner, number), checkpoint, tuple(origin))
     except (ValueError, TypeError, msgpack.UnpackException) as e:
         raise SinkError(f"the target has an invalid record of a table: {raw[:40]!r}") from e

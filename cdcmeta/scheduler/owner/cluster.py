@@ -141,7 +141,7 @@ class CaptureState(Enum):
     """It leaves: it keeps its tables until they have moved, and gets no new ones."""
 
 
-class CaptureStatus(NamedTuple):
+class KnownCapture(NamedTuple):
     """What an owner knows about a capture."""
 
     epoch: int
@@ -172,7 +172,7 @@ class CaptureManager:
         self._revision, self._mute_us, self._stop_us = revision, mute_us, stop_us
         self._broken: tuple[str, int, int] | None = None
         """The last capture evicted because of a table that did not stop: name, epoch, time."""
-        self.known: dict[str, CaptureStatus] = {}
+        self.known: dict[str, KnownCapture] = {}
         self.is_initialized = False
         """Whether enough captures have synced to schedule."""
 
@@ -186,7 +186,7 @@ class CaptureManager:
             del self.known[name]
         for name, epoch in alive.items():
             if name not in self.known:
-                self.known[name] = CaptureStatus(epoch, CaptureState.UNINITIALIZED, now)
+                self.known[name] = KnownCapture(epoch, CaptureState.UNINITIALIZED, now)
         return lost
 
     def heard(self, name: str, *, is_stopping: bool) -> None:
@@ -197,7 +197,7 @@ class CaptureManager:
             state = CaptureState.STOPPING
         elif state is CaptureState.UNINITIALIZED:
             state = CaptureState.INITIALIZED
-        self.known[name] = CaptureStatus(capture.epoch, state, None)
+        self.known[name] = KnownCapture(capture.epoch, state, None)
 
     def asked(self, name: str, now: int) -> None:
         """Note a question to a capture; its first unanswered question counts."""

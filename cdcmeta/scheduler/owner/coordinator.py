@@ -42,8 +42,8 @@ from cdcmeta.scheduler.protocol.messages import (
     Heartbeat,
     HeartbeatResponse,
     KnownOwner,
+    MessageVerdict,
     Sync,
-    Verdict,
     owner_accepts,
 )
 
@@ -245,7 +245,7 @@ class Coordinator:
         self.scheduling = SchedulerManager()
         self.progress = ReportedProgress()
         self._desired = DesiredTables()
-        self.refused: Counter[Verdict] = Counter()
+        self.refused: Counter[MessageVerdict] = Counter()
         """How many messages were rejected, by reason."""
         self._found: dict[str, tuple[TableStatus, ...]] = {}
         self._seen: Cluster | None = None
@@ -377,7 +377,7 @@ class Coordinator:
     def _receive(self, envelope: Envelope, cluster: Cluster) -> None:
         header, body = envelope
         verdict = owner_accepts(header, self._own, self._changefeed_epoch, cluster.captures)
-        if verdict is not Verdict.ACCEPTED:
+        if verdict is not MessageVerdict.ACCEPTED:
             self.refused[verdict] += 1
             return
         sender = header.sender

@@ -219,15 +219,7 @@ def _pack_status(status: TableStatus) -> tuple[Any, ...]:
 
 
 def _status(value: Any) -> TableStatus:
-    """Return one status, as `_statuses`, but without columns."""
-    table, owner, number, state, *known = _array(value, 7, "a status")
-    _name(table, "a table")
-    token = _token(owner, number)
-    named = _STATES.get(_integer(state, "a state"))
-    _check_integers(known, "a timestamp")
-    if named is None:
-        raise InvalidMessageError(f"not a state of a table: {state}")
-    return TableStatus(table, token, named, tuple.__new__(Progress, known))
+    return _statuses((value,))[0]
 
 
 def _statuses(value: Any) -> tuple[TableStatus, ...]:

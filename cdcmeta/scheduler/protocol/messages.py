@@ -100,7 +100,7 @@ class Envelope(NamedTuple):
     body: Body
 
 
-class Verdict(Enum):
+class MessageVerdict(Enum):
     """Whether a message is accepted, and if not, why."""
 
     ACCEPTED = "accepted"
@@ -120,40 +120,40 @@ class KnownOwner(NamedTuple):
 
 def owner_accepts(
     header: Header, own: KnownOwner, changefeed_epoch: int, epochs: Mapping[str, int]
-) -> Verdict:
+) -> MessageVerdict:
     """Return whether an owner accepts a message; `epochs` has registered captures' epochs."""
     if header.to != own.name:
-        return Verdict.NOT_FOR_US
+        return MessageVerdict.NOT_FOR_US
     if header.owner_revision != own.revision:
-        return Verdict.OTHER_OWNER
+        return MessageVerdict.OTHER_OWNER
     if header.changefeed_epoch != changefeed_epoch:
-        return Verdict.OTHER_CHANGEFEED_EPOCH
+        return MessageVerdict.OTHER_CHANGEFEED_EPOCH
     epoch = epochs.get(header.sender)
     if epoch is None:
-        return Verdict.UNKNOWN_CAPTURE
+        return MessageVerdict.UNKNOWN_CAPTURE
     if header.capture_epoch != epoch:
-        return Verdict.OTHER_CAPTURE_EPOCH
-    return Verdict.ACCEPTED
+        return MessageVerdict.OTHER_CAPTURE_EPOCH
+    return MessageVerdict.ACCEPTED
 
 
 def agent_accepts(
     header: Header, name: str, epoch: int, changefeed_epoch: int, known: KnownOwner
-) -> tuple[Verdict, KnownOwner]:
+) -> tuple[MessageVerdict, KnownOwner]:
     """Return whether an agent accepts an owner's message, and the newest owner it then knows.
 
     A larger revision counts at once, even if the message is rejected: from then on all earlier
     owners are rejected. Two owners never have the same revision; the second is rejected.
     """
     if header.to != name:
-        return Verdict.NOT_FOR_US, known
+        return MessageVerdict.NOT_FOR_US, known
     if header.owner_revision < known.revision:
-        return Verdict.OTHER_OWNER, known
+        return MessageVerdict.OTHER_OWNER, known
     if header.owner_revision > known.revision or not known.name:
         known = KnownOwner(header.sender, header.owner_revision)
     elif known.name != header.sender:
-        return Verdict.OTHER_OWNER, known
+        return MessageVerdict.OTHER_OWNER, known
     if header.changefeed_epoch != changefeed_epoch:
-        return Verdict.OTHER_CHANGEFEED_EPOCH, known
+        return MessageVerdict.OTHER_CHANGEFEED_EPOCH, known
     if header.capture_epoch != epoch:
-        return Verdict.OTHER_CAPTURE_EPOCH, known
-    return Verdict.ACCEPTED, known
+        return MessageVerdict.OTHER_CAPTURE_EPOCH, known
+    return MessageVerdict.ACCEPTED, known

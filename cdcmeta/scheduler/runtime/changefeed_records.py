@@ -119,7 +119,7 @@ class Changefeed:
         for name in ("begins", "stopped"):
             if not kept[name]:
                 del kept[name]
-        return _encoded(kept)
+        return encoded(kept)
 
     def check(self) -> None:
         """Raise `InvalidArgumentError` for values that no changefeed has."""
@@ -158,7 +158,7 @@ class Changefeed:
             check_databases(self.databases, self.sink)
 
 
-class Checkpoint(NamedTuple):
+class StoredCheckpoint(NamedTuple):
     """The stored progress of a changefeed."""
 
     watermarks: Watermarks
@@ -192,7 +192,7 @@ class Registration(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the value."""
-        return _encoded({"capture": list(self)})
+        return encoded({"capture": list(self)})
 
     @classmethod
     def decode(cls, raw: bytes) -> Registration | None:
@@ -278,7 +278,7 @@ def feed_of(key: bytes, raw: bytes, revision: int, created: int) -> Changefeed:
     """
     known = {each.name for each in fields(Changefeed)}
     try:
-        found = {name: value for name, value in _decoded(raw).items() if name in known}
+        found = {name: value for name, value in decoded(raw).items() if name in known}
         for name in ("prefixes", "databases"):
             found[name] = tuple(found.get(name, ()))
         begins = found.get("begins", {})
@@ -294,14 +294,14 @@ def feed_of(key: bytes, raw: bytes, revision: int, created: int) -> Changefeed:
 def encoded_watermarks(watermarks: Watermarks, created: int, epoch: int | None = None) -> bytes:
     """Return the record of the checkpoint of a changefeed, which was created at a revision."""
     named = {} if epoch is None else {"epoch": epoch}
-    return _encoded({**watermarks._asdict(), "created": created, **named})
+    return encoded({**watermarks._asdict(), "created": created, **named})
 
 
-def checkpoint_of(raw: bytes) -> Checkpoint:
+def checkpoint_of(raw: bytes) -> StoredCheckpoint:
     """Return a checkpoint from its record."""
-    found = _decoded(raw)
+    found = decoded(raw)
     watermarks = Watermarks(found["checkpoint"], found["resolved"], found["synced"])
-    return Checkpoint(watermarks, found.get("created"), found.get("epoch"))
+    return StoredCheckpoint(watermarks, found.get("created"), found.get("epoch"))
 
 
 def place_key(feed: str, table: str) -> bytes:
@@ -311,12 +311,12 @@ def place_key(feed: str, table: str) -> bytes:
 
 def encoded_place(capture: str | None, why: str) -> bytes:
     """Return the record of a placement."""
-    return _encoded({"capture": capture, "why": why})
+    return encoded({"capture": capture, "why": why})
 
 
 def place_of(key: bytes, raw: bytes, ts: int = 0) -> Placement:
     """Return a placement from its record."""
-    found = _decoded(raw)
+    found = decoded(raw)
     table = key.removeprefix(PLACE).split(b"/", 1)[1].decode()
     return Placement(table, found["capture"], found["why"], ts)
 
@@ -332,20 +332,12 @@ def ask_key(feed: str, what: str, table: str = "") -> bytes:
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """Return a record that has no type of its own."""
-    return _encoded(value)
-
-
-def decoded(raw: bytes) -> dict[str, Any]:
-    """Return such a record. Raises `CorruptStoreError`."""
-    return _decoded(raw)
-
-
-def _encoded(value: Mapping[str, Any]) -> bytes:
+    """Return a value as a record."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _decoded(raw: bytes) -> dict[str, Any]:
+def decoded(raw: bytes) -> dict[str, Any]:
+    """Return the value of a record. Raises `CorruptStoreError`."""
     try:
         found = json.loads(raw)
     except ValueError as e:
@@ -359,24 +351,24 @@ STOPPED_MAX = 10_000
 """The most tables that were taken out whose end a changefeed remembers."""
 
 
-def stored_checkpoint(feed: Changefeed, found: Checkpoint | None) -> int:
+def stored_checkpoint(feed: Changefeed, found: StoredCheckpoint | None) -> int:
     """Return the stored checkpoint, or that before anything is replicated."""
     first = feed.first_checkpoint
     return max(found.watermarks.checkpoint, first) if found and found.is_of(feed) else first
 
 
-def begins_of(feed: Changefeed, found: Checkpoint | None) -> Mapping[str, Begin]:
+def begins_of(feed: Changefeed, found: StoredCheckpoint | None) -> Mapping[str, Begin]:
     """Return where tables begin that have not passed the stored checkpoint, as far as is known."""
     is_passed = found is not None and found.is_of(feed) and found.epoch == feed.epoch
     return {} if is_passed else feed.begins
 
 
-def floors_of(feed: Changefeed, found: Checkpoint | None) -> dict[str, int]:
+def floors_of(feed: Changefeed, found: StoredCheckpoint | None) -> dict[str, int]:
     """Return the checkpoints of the tables whose own one is before the stored one."""
     return {table: begin.checkpoint for table, begin in begins_of(feed, found).items()}
 
 
-def updated(before: Changefeed, after: Changefeed, found: Checkpoint | None) -> Changefeed:
+def updated(before: Changefeed, after: Changefeed, found: StoredCheckpoint | None) -> Changefeed:
     """Return `after` with where its tables begin; `found` is the checkpoint of `before`."""
     common, known = stored_checkpoint(before, found), begins_of(before, found)
     stopped = dict(before.stopped) if after.sink_key == before.sink_key else {}

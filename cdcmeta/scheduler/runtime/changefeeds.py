@@ -217,7 +217,7 @@ class Changefeeds:
 
     def _with_checkpoint(
         self, id: str, as_of: When | None = None
-    ) -> tuple[Changefeed, records.Checkpoint | None]:
+    ) -> tuple[Changefeed, records.StoredCheckpoint | None]:
         """Return a changefeed and its stored checkpoint, if it has one. One round trip."""
         key = _key(id)
         entry, stored = self._at(as_of).entries_of([key, records.CHECKPOINT + id.encode()])
@@ -359,7 +359,7 @@ class Problems(NamedTuple):
         return ", ".join([*counts, *["no capture"] * self.has_no_capture])
 
 
-class Seen:
+class ChangefeedStatus:
     """What captures report of a changefeed, and what is wrong with it, in words.
 
     While the changefeed runs, each of the `alive` captures that has some of its tables (`holders`)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cdcmeta.scheduler.runtime import changefeed_records as records
-from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Checkpoint, Registration
+from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Registration, StoredCheckpoint
 from snapkv import (
     CompactedError,
     Election,
@@ -60,7 +60,7 @@ class Gone(NamedTuple):
 
 
 @dataclass(frozen=True)
-class View:
+class ClusterView:
     """The cluster at one moment."""
 
     revision: int
@@ -68,7 +68,7 @@ class View:
     captures: Mapping[str, Registered]
     leader: Leader | None
     feeds: Mapping[str, Changefeed] = field(default_factory=dict)
-    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    checkpoints: Mapping[str, StoredCheckpoint] = field(default_factory=dict)
     """As stored: one may be of an earlier changefeed of the same id."""
     others: Mapping[bytes, bytes] = field(default_factory=dict)
     """The other records, by key: requests and reports."""
@@ -90,13 +90,13 @@ class Registry:
         self._feeds: dict[str, Changefeed] = {}
         self._created: dict[bytes, int] = {}
         """The first revision of each changefeed's record, by key."""
-        self._checkpoints: dict[str, Checkpoint] = {}
+        self._checkpoints: dict[str, StoredCheckpoint] = {}
         self._places: dict[str, dict[str, bytes]] = {}
         self._others: dict[bytes, bytes] = {}
         self.began = monotonic()
         """Since when it sees which captures vanish."""
         self._watch = self._read_records()
-        self._view: View | None = None
+        self._view: ClusterView | None = None
         self._view = self._looked()
         self._is_lost = False
         """Whether the watch has ended, and all records are to be read again."""
@@ -107,7 +107,7 @@ class Registry:
         self._thread.start()
 
     @property
-    def view(self) -> View:
+    def view(self) -> ClusterView:
         """Return what was seen last."""
         assert self._view is not None
         return self._view
@@ -153,7 +153,7 @@ class Registry:
         self._watch = self._read_records()
         self._is_lost = False
 
-    def _looked(self) -> View:
+    def _looked(self) -> ClusterView:
         """Read sessions and leader; two round trips, two more if a session has ended.
 
         Evictions after the sessions: an eviction is on record before it ends the session.
@@ -165,7 +165,7 @@ class Registry:
             if said is not None and said.cluster == self._cluster:
                 found = Registered(session, said.label, said.address, said.ttl_s)
                 captures[found.name] = found
-        return View(
+        return ClusterView(
             sessions.revision,
             captures,
             self._election.leader(),

@@ -22,16 +22,16 @@ from cdcmeta.scheduler.executors.contracts import (
     CalledSink,
     Function,
     Origin,
-    Sink,
+    TableSink,
     TableSource,
 )
-from cdcmeta.scheduler.executors.couch_client import SCHEMES, Database
+from cdcmeta.scheduler.executors.couch_client import SCHEMES, CouchDatabase
 from cdcmeta.scheduler.executors.couch_sink import CouchSink
 from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink, DatabaseSink
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink
 from cdcmeta.scheduler.executors.loop_prevention import place_of
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.recorded_sink import RECORD, recorded_sink
 from cdcmeta.scheduler.executors.store_sink import StoreSink
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
@@ -113,7 +113,7 @@ def open_source(feed: Changefeed, stores: Stores) -> TableSource:
             from cdcmeta.scheduler.executors.cdc_log_source import CdcLogSource
         return CdcLogSource(store, feed.log, feed.tables(), feed.id)
     prefixes = dict(zip(feed.tables(), feed.prefixes, strict=True))
-    return PrefixSource(store, prefixes, restarts=feed.with_state)
+    return PrefixTableSource(store, prefixes, restarts=feed.with_state)
 
 
 def origin_of(feed: Changefeed, store: SnapshotKV, cluster: str) -> Origin:
@@ -128,7 +128,7 @@ def open_sink(
     write_s: float,
     *,
     origin: Origin | None = None,
-) -> Sink:
+) -> TableSink:
     """Return the sink of a changefeed; `write_s` bounds a write, in seconds.
 
     Raises `InvalidArgumentError` for a function that this capture does not have, and for a URL of
@@ -324,7 +324,7 @@ def _check_couch(url: str, databases: Sequence[str]) -> None:
             f"a {NAME_IN_URL!r} in {url!r} is the name of a database, and the tables of this "
             "changefeed are not databases"
         )
-    Database(url, {})  # a path may have a '*'; the names of databases are valid there, too
+    CouchDatabase(url, {})  # a path may have a '*'; the names of databases are valid there, too
 
 
 def _check_store(url: str, *schemes: str) -> None:

@@ -27,7 +27,7 @@ from cdcmeta.scheduler.runtime.changefeed_records import (
     floors_of,
     stored_checkpoint,
 )
-from cdcmeta.scheduler.runtime.cluster_view import Registered, View
+from cdcmeta.scheduler.runtime.cluster_view import ClusterView, Registered
 from cdcmeta.scheduler.runtime.reports import Rate, Scheduled, Weights, feed_reports
 from snapkv import ClockSkewError, ConflictError, Election, SnapKVError, SnapshotKV
 from snapkv.errors import CorruptStoreError
@@ -165,7 +165,7 @@ class _Schedule:
         self.stored_at: int | None = None
         self._floors: Mapping[str, int] = {}
 
-    def floors_in(self, view: View) -> Mapping[str, int]:
+    def floors_in(self, view: ClusterView) -> Mapping[str, int]:
         """Return where tables begin that are behind the checkpoint; the same object if equal."""
         found = floors_of(self.feed, view.checkpoints.get(self.feed.id))
         if found != self._floors:
@@ -198,7 +198,7 @@ class Term:
         return self._duties.is_deposed
 
     def tick(
-        self, view: View, inbox: Mapping[str, list[Envelope]], now: int
+        self, view: ClusterView, inbox: Mapping[str, list[Envelope]], now: int
     ) -> list[tuple[str, Envelope]]:
         """Schedule all changefeeds; return the messages, each with its changefeed."""
         captures = self._captures(view, now)
@@ -236,7 +236,7 @@ class Term:
 
     # --- the cluster ---
 
-    def _captures(self, view: View, now: int) -> dict[str, int]:
+    def _captures(self, view: ClusterView, now: int) -> dict[str, int]:
         """Return all captures that may write."""
         present = {name: each.session.revision for name, each in view.captures.items()}
         for name, (epoch, seen_at) in view.gone.items():
@@ -254,7 +254,7 @@ class Term:
                 log.info("capture %s is gone", name)
         return {**{name: each.epoch for name, each in self._gone.items()}, **present}
 
-    def _note_evicted(self, key: bytes, raw: bytes, view: View, now: int) -> None:
+    def _note_evicted(self, key: bytes, raw: bytes, view: ClusterView, now: int) -> None:
         try:
             record = records.decoded(raw)
             name, epoch = str(record["name"]), int(record["revision"])
@@ -273,7 +273,7 @@ class Term:
             self._done.add(key)
             self._duties.put(key, None)
 
-    def _follow(self, view: View) -> None:
+    def _follow(self, view: ClusterView) -> None:
         """Begin with new and changed changefeeds, and end changefeeds that do not run."""
         for id, schedule in list(self._schedules.items()):
             feed = view.feeds.get(id)
@@ -297,7 +297,7 @@ class Term:
                     self._duties.put(records.place_key(id, table), None)
                 log.info("changefeed %s is scheduled", id)
 
-    def _weigh(self, view: View) -> None:
+    def _weigh(self, view: ClusterView) -> None:
         """Let the weights of tables follow what captures report."""
         rates: dict[str, dict[str, Rate]] = {}
         for name in view.captures:
@@ -317,7 +317,7 @@ class Term:
 
     # --- what is kept ---
 
-    def _keep(self, id: str, schedule: _Schedule, tick: Tick, view: View, now: int) -> None:
+    def _keep(self, id: str, schedule: _Schedule, tick: Tick, view: ClusterView, now: int) -> None:
         places = view.places.get(id, {})
         for table, capture, why in tick.decisions:
             key = records.place_key(id, table)
@@ -334,7 +334,7 @@ class Term:
             schedule.stored_at = now
             self._store(id, schedule, tick, view)
 
-    def _store(self, id: str, schedule: _Schedule, tick: Tick, view: View) -> None:
+    def _store(self, id: str, schedule: _Schedule, tick: Tick, view: ClusterView) -> None:
         progress, feed = schedule.coordinator.progress, schedule.feed
         has_passed = not progress.behind and bool(schedule.floors_in(view))
         if tick.watermarks.checkpoint > progress.stored.checkpoint or has_passed:
@@ -344,7 +344,7 @@ class Term:
 
     # --- requests ---
 
-    def _do_requests(self, view: View) -> None:
+    def _do_requests(self, view: ClusterView) -> None:
         self._done &= view.others.keys() | view.evicted.keys()
         for key in view.others:
             if key.startswith(records.DRAIN):
@@ -373,7 +373,7 @@ class Term:
         except InvalidArgumentError as e:
             log.warning("changefeed %s: %s %r was not done: %s", id, what, table, e)
 
-    def _drain(self, key: bytes, view: View) -> None:
+    def _drain(self, key: bytes, view: ClusterView) -> None:
         name = key.removeprefix(records.DRAIN).decode(errors="replace")
         if name not in view.captures:
             if key not in self._done:
@@ -389,7 +389,7 @@ class Term:
             except InvalidArgumentError:
                 continue  # it is the last capture, or not known yet
 
-    def _clean(self, view: View) -> None:
+    def _clean(self, view: ClusterView) -> None:
         """Remove the reports of captures that are gone."""
         for key in view.others:
             if key.startswith(records.REPORT) and key not in self._done:

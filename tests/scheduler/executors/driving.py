@@ -7,7 +7,7 @@ from etcd_server import eventually
 
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 
 WAIT_S = 20
 
@@ -17,7 +17,7 @@ class Driven:
 
     def __init__(self, source, sink, tables, *, state_at=0, **options):
         if not hasattr(source, "feed"):  # a store: its tables are prefixes
-            source = PrefixSource(source, {table: table for table in tables})
+            source = PrefixTableSource(source, {table: table for table in tables})
         self.executor = StoreExecutor(source, sink, tables, state_at=state_at, **options)
         self.tables = tables
 

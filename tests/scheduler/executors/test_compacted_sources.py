@@ -12,8 +12,8 @@ from cdcmeta.scheduler.executors import database_source, feed_reader
 from cdcmeta.scheduler.executors.contracts import CalledSink
 from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
-from cdcmeta.scheduler.executors.pipeline import Pipeline, Room, size_of
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.pipeline import Pipeline, QueueBudget, size_of
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from snapkv.errors import EngineUnavailableError
 
 from .driving import WAIT_S, Driven, Noting
@@ -64,7 +64,7 @@ class Restarting:
     restarts = has_removals = True
 
     def __init__(self, store, tables, feed_errors, now_errors):
-        self._inner = PrefixSource(store, {table: table for table in tables})
+        self._inner = PrefixTableSource(store, {table: table for table in tables})
         self.feed_errors, self.now_errors = stopping(feed_errors), stopping(now_errors)
         self.feeds = 0
 
@@ -98,7 +98,7 @@ def test_a_source_that_does_not_answer_while_a_table_begins_anew(store):
 
 
 def test_an_error_of_a_removed_table_leaves_the_one_that_is_back(store):
-    driven = Driven(PrefixSource(store, {"a/": "a/"}), CalledSink(Noting()), ["a/"])
+    driven = Driven(PrefixTableSource(store, {"a/": "a/"}), CalledSink(Noting()), ["a/"])
     reader, start = driven.executor._reader, store.resolved()
     old = Pipeline("a/", start, Token(1, 1), CalledSink(Noting()))
     driven.start(start, owner=2)
@@ -116,7 +116,7 @@ def test_a_queue_without_room_costs_no_feeds(store, monkeypatch, queued, refused
     source = Restarting(store, ["a/"], [], [])
     driven = Driven(source, CalledSink(noting), ["a/"])
     if queued == 1_000:
-        driven.executor._room = Room(bytes_max=1)
+        driven.executor._room = QueueBudget(bytes_max=1)
     driven.start(store.resolved())
     store.save("a/first", b"x")
     driven.until(lambda: driven.executor.busy_since() is not None, "the first write")

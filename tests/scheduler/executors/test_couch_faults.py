@@ -15,7 +15,7 @@ from cdcmeta.scheduler import TableState
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.couch_sink import CouchSink
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 
 from .between import Between, answers, closes, hangs, passes_and_closes, trickles
 from .mirror import T1, T2, TABLE, Mirror, commit
@@ -167,7 +167,9 @@ def test_a_server_that_fails_for_a_while_gets_everything(mirror, between, monkey
     with snapkv.open("memory:") as source:
         ts = source.save("t/a", b"0")
         sink = CouchSink(mirror.url(between.port), "f", environment={})
-        executor = StoreExecutor(PrefixSource(source, {TABLE: TABLE}), sink, [TABLE], state_at=ts)
+        executor = StoreExecutor(
+            PrefixTableSource(source, {TABLE: TABLE}), sink, [TABLE], state_at=ts
+        )
         for is_prepare in (True, False):
             assert executor.add_table(TABLE, 1, T1, is_prepare=is_prepare)
             until(lambda p=is_prepare: executor.is_add_finished(TABLE, is_prepare=p))

@@ -12,7 +12,7 @@ from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import couch_sink
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.couch_sink import CouchSink
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
 from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, open_sink
@@ -40,7 +40,7 @@ def executors():
 
 def replicated(source, sink, start, state_at, token=T1):
     """Return an executor that replicates all tables."""
-    executor = StoreExecutor(PrefixSource(source, TABLES), sink, TABLES, state_at=state_at)
+    executor = StoreExecutor(PrefixTableSource(source, TABLES), sink, TABLES, state_at=state_at)
     for is_prepare in (True, False):
         for table in TABLES:
             assert executor.add_table(table, start, token, is_prepare=is_prepare)

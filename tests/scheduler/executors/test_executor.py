@@ -12,7 +12,7 @@ from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.contracts import CalledSink
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource, Router
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource, Router
 from cdcmeta.scheduler.executors.store_sink import StoreSink
 
 from .driving import WAIT_S, Driven, Noting
@@ -296,7 +296,7 @@ def test_moves_between_two_executors_lose_and_repeat_nothing(source, tmp_path):
 
 
 def test_an_executor_begins_without_tables(source, noting):
-    executor = StoreExecutor(PrefixSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
+    executor = StoreExecutor(PrefixTableSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
     assert (list(executor.all_tables()), executor.busy_since(), executor.laggards()[1]) == (
         [],
         None,

@@ -12,7 +12,7 @@ import pytest
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors import json_lines_sink
-from cdcmeta.scheduler.executors.contracts import Reached
+from cdcmeta.scheduler.executors.contracts import SinkRecord
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name, last_checkpoint
 
 from .sources import commit
@@ -166,7 +166,7 @@ def test_large_lines_are_read_back_in_few_steps():
 
     good = b'{"ts": 5, "v": "%s"}\n{"checkpoint": 5, "token": [1, 2]}\n' % (b"x" * 300_000)
     file = Counted(good + b'{"ts": 6, "v": "' + b'{\\"checkpoint\\": ' * 1_200_000)
-    assert last_checkpoint(file) == (Reached(Token(1, 2), 5), len(good))
+    assert last_checkpoint(file) == (SinkRecord(Token(1, 2), 5), len(good))
     assert file.reads < 20
 
 

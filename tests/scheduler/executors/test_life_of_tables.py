@@ -15,7 +15,7 @@ from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor, Worke
 from cdcmeta.scheduler.executors.contracts import CalledSink
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink
 from cdcmeta.scheduler.executors.pipeline import Pipeline
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.store_sink import StoreSink
 from cdcmeta.scheduler.runtime.changefeed_records import check_prefixes
 from snapkv import Change, Changes, Commit
@@ -328,6 +328,6 @@ def test_a_commit_goes_to_each_of_its_tables_in_parts(source, driven, noting):
 
 
 def test_an_executor_that_was_never_used_ends_at_once(source, noting):
-    executor = StoreExecutor(PrefixSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
+    executor = StoreExecutor(PrefixTableSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
     executor.stop()
     assert executor.close(0)

@@ -12,7 +12,7 @@ from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from cdcmeta.scheduler.executors.loop_prevention import ROUTE, place_of
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.recorded_sink import recorded_sink
 from cdcmeta.scheduler.executors.store_sink import StoreSink
 from snapkv import Change, Changes, Commit
@@ -157,7 +157,7 @@ def test_a_state_leaves_out_what_came_from_the_target(linked):
     a.save("t/k", b"1")
     b.save("t/own", b"1")
     linked.rest()
-    source = PrefixSource(b, {TABLE: TABLE})
+    source = PrefixTableSource(b, {TABLE: TABLE})
     at = b.resolved()
     pages = source.state(TABLE, 0, at)
     first = next(pages)

@@ -15,7 +15,7 @@ from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.store_sink import StoreSink
 from snapkv.errors import EngineUnavailableError
 
@@ -68,7 +68,7 @@ class Owner:
     def __init__(self, source, sinks, tables, state_at):
         self.nodes = [
             StoreExecutor(
-                PrefixSource(source, {table: table for table in tables}),
+                PrefixTableSource(source, {table: table for table in tables}),
                 sink,
                 tables,
                 state_at=state_at,

@@ -10,7 +10,7 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.contracts import Origin, Reached
+from cdcmeta.scheduler.executors.contracts import Origin, SinkRecord
 from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
 from cdcmeta.scheduler.executors.database_source import DocumentChange
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
@@ -177,11 +177,11 @@ def test_what_was_written_without_an_origin_counts_once(place):
 def test_records_of_three_members_are_read(tmp_path):
     with snapkv.open("memory:") as target:
         raw = msgpack.packb([9, 1, 7])
-        assert reached_of(raw) == Reached(T1, 7)
+        assert reached_of(raw) == SinkRecord(T1, 7)
         target.space("changefeed/copy").commit(puts={b"t": raw, b"\xfft": raw})
         assert StoreSink(target, "copy", origin=FIRST).writer("t", T2).begin(5) == 7
         entry = target.space("changefeed/copy").entry(b"t")
-        assert reached_of(entry.value) == Reached(T2, 7, FIRST)
+        assert reached_of(entry.value) == SinkRecord(T2, 7, FIRST)
     lines = tmp_path / file_name("t")
     lines.write_bytes(b'{"checkpoint": 7, "token": [9, 1]}\n')
     writer = JsonLinesSink(tmp_path, origin=FIRST).writer("t", T2)

@@ -8,7 +8,7 @@ import pytest
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.contracts import Reached
+from cdcmeta.scheduler.executors.contracts import SinkRecord
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
 from cdcmeta.scheduler.executors.store_sink import StoreSink, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
@@ -47,7 +47,7 @@ def test_a_store_has_data_and_checkpoint_in_one_commit(target, stores):
     writer.write([commit(6, a=b"1", b=b"1"), commit(7, a=b"2", b=None)], 7)
     assert keys(target) == {"t/a": b"2"}
     entry = target.space("changefeed/f").entry(b"t/")
-    assert reached_of(entry.value) == Reached(T1, 7)
+    assert reached_of(entry.value) == SinkRecord(T1, 7)
     assert entry.revision == target.at().entry("t/a").revision
     assert stores.writer("t/", T2).begin(6) == 7
 

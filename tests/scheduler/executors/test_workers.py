@@ -7,7 +7,7 @@ import pytest
 import snapkv
 from cdcmeta.scheduler.executors import changefeed_executor
 from cdcmeta.scheduler.executors.contracts import CalledSink
-from cdcmeta.scheduler.executors.pipeline import Room
+from cdcmeta.scheduler.executors.pipeline import QueueBudget
 
 from .driving import WAIT_S, Driven, Noting
 
@@ -67,7 +67,7 @@ def test_all_queues_together_have_a_bound(source, monkeypatch):
     noting, go_on = Noting(), threading.Event()
     noting.before = lambda table, checkpoint: go_on.wait(WAIT_S)
     driven = Driven(source, CalledSink(noting), TABLES)
-    room = driven.executor._room = Room(bytes_max=10_000)
+    room = driven.executor._room = QueueBudget(bytes_max=10_000)
     driven.start(source.resolved())
     for n in range(200):
         source.save(f"{TABLES[n % len(TABLES)]}{n}", b"x" * 1_000)

@@ -10,7 +10,7 @@ import snapkv
 from cdcmeta.cli.server_commands import _Stop
 from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
-from cdcmeta.scheduler.runtime.cluster_view import Gone, View
+from cdcmeta.scheduler.runtime.cluster_view import ClusterView, Gone
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
@@ -283,7 +283,7 @@ def test_records_that_are_none_stop_no_capture(cluster):
 def test_a_new_owner_waits_for_captures_that_vanished_before_it_led():
     """Its registry saw them vanish; a term's own first look cannot."""
     seen_at = monotonic()
-    view = View(5, {}, None, gone={"c1-a": Gone(3, seen_at), "c2-b": Gone(4, seen_at - 2)})
+    view = ClusterView(5, {}, None, gone={"c1-a": Gone(3, seen_at), "c2-b": Gone(4, seen_at - 2)})
     new = term.Term("c3-c", 5, Limits(), duties=None)
     assert new._captures(view, int((seen_at + 0.5) * 1e6)) == {"c1-a": 3}
     assert new._captures(view, int((seen_at + 1.5) * 1e6)) == {}

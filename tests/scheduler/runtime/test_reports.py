@@ -12,7 +12,7 @@ from cdcmeta.cli.changefeed_status import status_lines, status_of
 from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.executors.changefeed_executor import Delay, WriteTotals
 from cdcmeta.scheduler.executors.pipeline import Problem
-from cdcmeta.scheduler.executors.prefix_source import PrefixSource
+from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, reports, term
 from cdcmeta.scheduler.runtime import capture as capture_module
 from cdcmeta.scheduler.runtime.reports import FeedReport, Rate, Reporter, Weights, feed_reports
@@ -189,7 +189,7 @@ def test_a_changefeed_of_an_empty_store_begins_with_the_first_commit(monkeypatch
             functions={"write": lambda t, k, commits, c: written.extend(commits)},
         )
         monkeypatch.setattr(
-            capture_module, "open_source", lambda feed, _: PrefixSource(source, {"*": ""})
+            capture_module, "open_source", lambda feed, _: PrefixTableSource(source, {"*": ""})
         )
         capture.start()
         feeds.create("copy", "memory:", "call:write", start=source.resolved(), with_state=True)

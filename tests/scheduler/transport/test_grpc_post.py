@@ -11,7 +11,13 @@ from etcd_server import eventually, make_certificates
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import RemoveRequest, Token
 from cdcmeta.scheduler.protocol import encoding
-from cdcmeta.scheduler.protocol.messages import Announce, DispatchTable, Envelope, Header, Heartbeat
+from cdcmeta.scheduler.protocol.messages import (
+    Announce,
+    DispatchTable,
+    Envelope,
+    Header,
+    Heartbeat,
+)
 from cdcmeta.scheduler.transport import grpc_post
 from cdcmeta.scheduler.transport.grpc_post import METHOD, SERVICE, GrpcPost, Tls, split_address
 
