@@ -11,7 +11,7 @@ from etcd_server import EtcdServer, eventually
 
 import snapkv
 from snapkv import Commit, SnapshotKV
-from snapkv.engine.etcd.watcher import WatchReader
+from snapkv.engine.etcd.watch_stream import WatchReader
 from snapkv.errors import StoreRestoredError
 from snapkv.reading.watch import Watch
 from snapkv.timeline import continuity

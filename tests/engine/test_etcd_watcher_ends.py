@@ -15,7 +15,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.engine.etcd import EtcdEngine, open_etcd
 from snapkv.engine.etcd.grpc_client import WatchStream
-from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX
+from snapkv.engine.etcd.watch_stream import QUEUE_BYTES_MAX
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
 pytestmark = pytest.mark.slow

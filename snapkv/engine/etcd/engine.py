@@ -57,7 +57,7 @@ from snapkv.engine.etcd.point_reads import PointReads
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, RangeSplitter, Scan
 from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.engine.etcd.server import ServerClock
-from snapkv.engine.etcd.watcher import EtcdWatcher
+from snapkv.engine.etcd.watch_stream import EtcdWatcher
 from snapkv.errors import (
     CommitTooLargeError,
     CompactedError,
