@@ -5,7 +5,7 @@ from simulated_captures import Durations
 
 from cdcmeta.scheduler import Limits, Progress, TableState, Token
 from cdcmeta.scheduler.core.states import Rest
-from cdcmeta.scheduler.core.watermarks import Coverage, Digest, mark
+from cdcmeta.scheduler.core.watermarks import Coverage, Digest, assignment_hash
 from cdcmeta.scheduler.protocol.messages import Heartbeat, HeartbeatResponse
 
 from .cluster import SimCluster
@@ -168,9 +168,9 @@ def lossy(seed):
 
 
 def test_the_mark_of_an_assignment_has_63_bits():
-    marks = {mark(table, Token(9, n)) for table in TABLES for n in range(10)}
-    assert len(marks) == 300
-    assert all(0 <= each < 1 << 63 for each in marks)
+    hashes = {assignment_hash(table, Token(9, n)) for table in TABLES for n in range(10)}
+    assert len(hashes) == 300
+    assert all(0 <= each < 1 << 63 for each in hashes)
 
 
 def test_a_capture_without_news_is_asked_less_often():

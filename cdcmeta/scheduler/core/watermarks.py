@@ -121,11 +121,11 @@ class ReportedProgress:
         )
 
 
-def mark(table: str, token: Token) -> int:
+def assignment_hash(table: str, token: Token) -> int:
     """Return 63 bits of a hash of an assignment; a digest is the XOR of several.
 
-    >>> mark("t", Token(9, 1)) == mark("t", Token(9, 1)) != mark("t", Token(9, 2))
-    True
+    >>> assignment_hash("t", Token(9, 1)) == assignment_hash("t", Token(9, 2))
+    False
     """
     text = f"{token.owner}.{token.number}.{table}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
@@ -135,36 +135,36 @@ class Digest:
     """Assignments with their digest, kept as they come and go; O(1) each."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, int] = {}
-        self._whole = 0
+        self._hashes: dict[str, int] = {}
+        self._digest = 0
 
     def put(self, table: str, token: Token) -> None:
         """Add a table, or replace its token."""
-        new = mark(table, token)
-        self._whole ^= self._marks.get(table, 0) ^ new
-        self._marks[table] = new
+        new = assignment_hash(table, token)
+        self._digest ^= self._hashes.get(table, 0) ^ new
+        self._hashes[table] = new
 
     def remove(self, table: str) -> None:
         """Remove a table; absent ones are ignored."""
-        self._whole ^= self._marks.pop(table, 0)
+        self._digest ^= self._hashes.pop(table, 0)
 
-    def marks(self) -> Iterable[tuple[str, int]]:
+    def hashes(self) -> Iterable[tuple[str, int]]:
         """Return the tables with their hashes."""
-        return self._marks.items()
+        return self._hashes.items()
 
     def __contains__(self, table: str) -> bool:
-        return table in self._marks
+        return table in self._hashes
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return len(self._hashes)
 
     def rest(self, listed: Collection[str], progress: Progress) -> Rest:
         """Return the report of all but some tables. O(listed)."""
-        among = [self._marks[table] for table in listed if table in self._marks]
-        digest = self._whole
+        among = [self._hashes[table] for table in listed if table in self._hashes]
+        digest = self._digest
         for each in among:
             digest ^= each
-        return Rest(progress, len(self._marks) - len(among), digest)
+        return Rest(progress, len(self._hashes) - len(among), digest)
 
 
 class Coverage:
@@ -235,11 +235,11 @@ class Coverage:
         found: dict[tuple[str, str], int] = {}
         for table, rset in sets.items():
             if rset.state is SetState.REPLICATING and rset.primary is not None:
-                found[rset.primary.capture, table] = mark(table, rset.primary.token)
+                found[rset.primary.capture, table] = assignment_hash(table, rset.primary.token)
         known = {
             (capture, table): each
             for capture, digest in self._replicated.items()
-            for table, each in digest.marks()
+            for table, each in digest.hashes()
         }
         assert known == found, "the index of replicated tables"
         for capture, apart in self._apart.items():

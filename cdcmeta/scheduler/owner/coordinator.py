@@ -180,7 +180,7 @@ DRAIN_NOT_READY = 1
 
 
 class Tick(NamedTuple):
-    """The caller's duties for an owner: send, store, evict.
+    """What the caller does for an owner: send, store, evict.
 
     Guard each write to a store with the owner's election: a deposed owner that does not know it yet
     returns the same.

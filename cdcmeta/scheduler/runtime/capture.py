@@ -114,7 +114,7 @@ class Life:
         """How it was at the last report; replaced, never changed in place."""
         self.is_leaving = False
         self._term: Term | None = None
-        self._duties: OwnerWrites | None = None
+        self._owner_writes: OwnerWrites | None = None
         self._feeds: dict[str, _Running] = {}
         self._to_self: list[tuple[str, Envelope]] = []
         self._reported: bytes | None = None
@@ -277,7 +277,7 @@ class Life:
     def _lead(self) -> None:
         """Begin a term after an election, and end it with the leadership."""
         leads = self._election.leading
-        if self._duties is not None and self._duties.is_helpless:
+        if self._owner_writes is not None and self._owner_writes.is_helpless:
             self._stands_back_until = monotonic() + STAND_BACK_S
         if self._stands_back_until > monotonic():
             leads = False
@@ -291,14 +291,14 @@ class Life:
             if any(view.places.values()) and monotonic() - self.registry.began < GRACE_S:
                 return  # a capture may have vanished a moment before this one registered
             log.info("capture %s leads, from revision %d on", self.name, revision)
-            self._duties = OwnerWrites(self._store, self._cluster, self._election)
-            self._term = Term(self.name, revision, self._limits, self._duties)
+            self._owner_writes = OwnerWrites(self._store, self._cluster, self._election)
+            self._term = Term(self.name, revision, self._limits, self._owner_writes)
 
     def _end_term(self) -> None:
-        duties, self._duties, self._term = self._duties, None, None
-        if duties is not None:
+        writes, self._owner_writes, self._term = self._owner_writes, None, None
+        if writes is not None:
             log.info("capture %s leads no more", self.name)
-            duties.close()
+            writes.close()
 
     def _campaign(self) -> None:
         value = records.owner_name(self.name).encode()

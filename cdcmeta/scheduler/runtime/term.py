@@ -176,9 +176,9 @@ class _Schedule:
 class Term:
     """One term of an owner, from its election to its end; `tick` is called by one thread."""
 
-    def __init__(self, capture: str, revision: int, limits: Limits, duties: OwnerWrites) -> None:
+    def __init__(self, capture: str, revision: int, limits: Limits, writes: OwnerWrites) -> None:
         self._capture, self._revision, self._limits = capture, revision, limits
-        self._duties = duties
+        self._owner_writes = writes
         self._schedules: dict[str, _Schedule] = {}
         self._registered: dict[str, int] = {}
         """The captures of the last tick."""
@@ -195,7 +195,7 @@ class Term:
     @property
     def is_deposed(self) -> bool:
         """Whether another owner was elected."""
-        return self._duties.is_deposed
+        return self._owner_writes.is_deposed
 
     def tick(
         self, view: ClusterView, inbox: Mapping[str, list[Envelope]], now: int
@@ -225,7 +225,7 @@ class Term:
             self._keep(id, schedule, tick, view, now)
             for name, _ in tick.evict:
                 if name in view.captures:
-                    self._duties.evict(view.captures[name])
+                    self._owner_writes.evict(view.captures[name])
         self._do_requests(view)
         self._clean(view)
         return sent
@@ -263,7 +263,7 @@ class Term:
             log.error("the record %r is not used: %s", key, e)
             return
         if name in view.captures:  # the owner that wrote it did not end the session
-            self._duties.evict(view.captures[name])
+            self._owner_writes.evict(view.captures[name])
             return
         until = self._evicted_until.get(key)
         if until is None:
@@ -271,7 +271,7 @@ class Term:
             self._gone[name] = _Gone(epoch, until)
         elif until <= now and key not in self._done:
             self._done.add(key)
-            self._duties.put(key, None)
+            self._owner_writes.put(key, None)
 
     def _follow(self, view: ClusterView) -> None:
         """Begin with new and changed changefeeds, and end changefeeds that do not run."""
@@ -294,7 +294,7 @@ class Term:
                 coordinator.replication.issued = self._issued.pop(id, 0)
                 self._schedules[id] = _Schedule(feed, coordinator)
                 for table in view.places.get(id, {}).keys() - set(feed.tables()):
-                    self._duties.put(records.place_key(id, table), None)
+                    self._owner_writes.put(records.place_key(id, table), None)
                 log.info("changefeed %s is scheduled", id)
 
     def _weigh(self, view: ClusterView) -> None:
@@ -328,7 +328,7 @@ class Term:
                 if before is not None and before not in view.captures:
                     why = f"{before} is gone"
             log.info("changefeed %s: table %r is on %s: %s", id, table, capture, why)
-            self._duties.put(key, records.encoded_place(capture, why))
+            self._owner_writes.put(key, records.encoded_place(capture, why))
         at = schedule.stored_at
         if tick.watermarks != CANNOT_PROCEED and (at is None or now - at >= STORE_US):
             schedule.stored_at = now
@@ -340,7 +340,7 @@ class Term:
         if tick.watermarks.checkpoint > progress.stored.checkpoint or has_passed:
             epoch = feed.epoch if feed.begins else None
             value = records.encoded_watermarks(tick.watermarks, feed.created, epoch)
-            self._duties.put(records.CHECKPOINT + id.encode(), value)
+            self._owner_writes.put(records.CHECKPOINT + id.encode(), value)
 
     # --- requests ---
 
@@ -358,13 +358,13 @@ class Term:
         except ValueError:
             log.error("the record %r is not used: its key has another form", key)
             self._done.add(key)
-            self._duties.put(key, None)
+            self._owner_writes.put(key, None)
             return
         schedule = self._schedules.get(id)
         if schedule is None or not schedule.coordinator.captures.is_initialized:
             return  # it is done when the changefeed runs
         self._done.add(key)
-        self._duties.put(key, None)
+        self._owner_writes.put(key, None)
         try:
             if what == "move":
                 schedule.coordinator.move(table, value.decode(errors="replace"))
@@ -378,7 +378,7 @@ class Term:
         if name not in view.captures:
             if key not in self._done:
                 self._done.add(key)
-                self._duties.put(key, None)
+                self._owner_writes.put(key, None)
             return
         if name == self._capture:
             self.wants_to_resign = len(view.captures) > 1  # the last one keeps its tables
@@ -396,4 +396,4 @@ class Term:
                 name = key.removeprefix(records.REPORT).decode(errors="replace")
                 if name not in view.captures:
                     self._done.add(key)
-                    self._duties.put(key, None)
+                    self._owner_writes.put(key, None)

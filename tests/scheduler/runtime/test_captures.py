@@ -238,7 +238,7 @@ def test_an_evicted_capture_stops_before_its_tables_move(cluster):
     leader = cluster.captures[cluster.leader()].life
     (victim,) = [c.life for c in cluster.captures.values() if c.life is not leader]
     name = victim.name
-    leader._duties.evict(leader.registry.view.captures[name])
+    leader._owner_writes.evict(leader.registry.view.captures[name])
     cluster.until(lambda: not victim.is_alive, "it to notice")
     mine = {each.table for each in cluster.feeds.places("copy") if each.capture == name}
     assert len(mine) == 3  # they wait for as long as it may write
@@ -284,7 +284,7 @@ def test_a_new_owner_waits_for_captures_that_vanished_before_it_led():
     """Its registry saw them vanish; a term's own first look cannot."""
     seen_at = monotonic()
     view = ClusterView(5, {}, None, gone={"c1-a": Gone(3, seen_at), "c2-b": Gone(4, seen_at - 2)})
-    new = term.Term("c3-c", 5, Limits(), duties=None)
+    new = term.Term("c3-c", 5, Limits(), writes=None)
     assert new._captures(view, int((seen_at + 0.5) * 1e6)) == {"c1-a": 3}
     assert new._captures(view, int((seen_at + 1.5) * 1e6)) == {}
 
