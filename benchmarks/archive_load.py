@@ -10,7 +10,7 @@ import snapkv
 from benchmarks.harness import Rival, measure, report, seeded
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.folder import Folder
-from snapkv.archive.publishing import existing
+from snapkv.archive.manifest import existing
 
 KEYS, CHANGES, COMMIT, RECORDED_EACH = 100_000, 10_000_000, 10_000, 500_000
 LOADS = 200

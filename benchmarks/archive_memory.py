@@ -81,7 +81,7 @@ def state_into_store(folder: str) -> None:
 def large_archive(folder: str) -> None:
     """Make an archive of `LARGE_BYTES`, with deltas and two bases."""
     from snapkv.archive.folder import Folder
-    from snapkv.archive.writer import ArchiveWriter, Change
+    from snapkv.archive.writer import ArchivedChange, ArchiveWriter
 
     rng, writer = seeded("changes"), ArchiveWriter(Folder(folder), SOURCE)
     revision, ordinal, versions = LARGE_KEYS + 3, 2, [1] * LARGE_KEYS
@@ -95,7 +95,7 @@ def large_archive(folder: str) -> None:
                 versions[n] += 1
                 value = rng.randbytes(LARGE_VALUE_BYTES)
                 kv = KeyValue(_key(n), value, n + 3, revision, versions[n])
-                changes.append(Change(KeyEvent(kv, False), FIRST_TIMESTAMP + ordinal))
+                changes.append(ArchivedChange(KeyEvent(kv, False), FIRST_TIMESTAMP + ordinal))
         changes.sort(key=lambda each: (each.event.kv.key, each.event.kv.mod_revision))
         writer.append(revision, changes, marks)
         while writer.tidy():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import snapkv
 from benchmarks.harness import RESULTS, machine, seeded
-from snapkv.archive import publishing
+from snapkv.archive import manifest as manifests
+from snapkv.archive import open_files
 from snapkv.archive.folder import Files
-from snapkv.archive.places import open_files
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 def _hour(proxy: S3Proxy, files: Files, title: str) -> dict[str, float]:
     rng, clock = seeded(NAME), snapkv.ManualClock(1_700_000_000_000)
-    publishing.GRACE_S = LONG_OVER
+    manifests.GRACE_S = LONG_OVER
     raw = 0
     with (
         tempfile.TemporaryDirectory() as folder,

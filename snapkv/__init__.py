@@ -32,9 +32,9 @@ from snapkv.coordination.leader import Leader
 from snapkv.coordination.live import LeasedKey, Live, LiveItems
 from snapkv.coordination.live_watch import LiveChange, LiveWatch
 from snapkv.coordination.session import Session, SessionInfo
+from snapkv.copying import record
 from snapkv.copying.import_prefix import ImportResult, import_prefix
-from snapkv.copying.record import record
-from snapkv.copying.status import RecordStatus
+from snapkv.copying.record_options import RecordStatus
 from snapkv.errors import (
     ClockSkewError,
     ClockWarning,
@@ -52,14 +52,13 @@ from snapkv.errors import (
     SnapKVError,
 )
 from snapkv.fleet.difference import FleetDiff, FleetDifference
-from snapkv.fleet.fleet import Fleet
+from snapkv.fleet.fleet import Fleet, fleet
+from snapkv.fleet.fleet_watch import FleetChanges, FleetWatch, Late
 from snapkv.fleet.member import Member
-from snapkv.fleet.merged import MemberCommit, MemberSteps, MemberVersion
+from snapkv.fleet.merged_logs import MemberCommit, MemberSteps, MemberVersion
 from snapkv.fleet.moment import FleetMoment
-from snapkv.fleet.opening import fleet
 from snapkv.fleet.pin import Seen
-from snapkv.fleet.ticker import Round, Ticker
-from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
+from snapkv.fleet.tick_rounds import Round, Ticker
 from snapkv.hooks import Hooks
 from snapkv.model import (
     Absent,

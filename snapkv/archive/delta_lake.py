@@ -19,11 +19,10 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from snapkv._version import __version__
+from snapkv.archive import open_files
 from snapkv.archive.folder import Files
-from snapkv.archive.manifest import File
-from snapkv.archive.places import open_files
-from snapkv.archive.publishing import existing
-from snapkv.archive.tables import PublishedTable, Table, facts_of, tables_of
+from snapkv.archive.manifest import File, existing
+from snapkv.archive.rows import LakeTable, PublishedTable, facts_of, tables_of
 from snapkv.clock import SystemClock
 from snapkv.errors import ArchiveError
 from snapkv.layout import SourceId
@@ -62,7 +61,7 @@ def publish_delta(url: str, storage: Mapping[str, Any] | None = None) -> list[Pu
     return [_published(files, table, manifest.source) for table in tables_of(manifest)]
 
 
-def _published(files: Files, table: Table, source: SourceId) -> PublishedTable:
+def _published(files: Files, table: LakeTable, source: SourceId) -> PublishedTable:
     for _ in range(TRIES_MAX):
         version, present, schema = _newest(files, table)
         wanted = {_relative(table, file.path): file for file in table.files}
@@ -79,7 +78,7 @@ def _published(files: Files, table: Table, source: SourceId) -> PublishedTable:
     return PublishedTable(table.name, where, len(table.files), rows)
 
 
-def _newest(files: Files, table: Table) -> tuple[int, dict[str, int], str]:
+def _newest(files: Files, table: LakeTable) -> tuple[int, dict[str, int], str]:
     """Return the newest version, -1 for none, its files with their sizes, and its schema."""
     entries = files.list(_log_folder(table))
     names = [entry.name for entry in entries if not entry.name.endswith(".crc")]
@@ -104,7 +103,7 @@ def _newest(files: Files, table: Table) -> tuple[int, dict[str, int], str]:
 
 
 def _actions(
-    table: Table,
+    table: LakeTable,
     source: SourceId,
     version: int,
     schema: str,
@@ -137,7 +136,7 @@ def _actions(
             yield {"add": {"path": path, **added, "partitionValues": {}, "stats": stats}}
 
 
-def _metadata(table: Table, source: SourceId, now_ms: int) -> dict[str, Any]:
+def _metadata(table: LakeTable, source: SourceId, now_ms: int) -> dict[str, Any]:
     fields = [
         {"name": field.name, "type": TYPES[str(field.type)], "nullable": True, "metadata": {}}
         for field in table.schema
@@ -153,13 +152,13 @@ def _metadata(table: Table, source: SourceId, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _relative(table: Table, path: str) -> str:
+def _relative(table: LakeTable, path: str) -> str:
     return path.removeprefix(f"{table.folder}/") if table.folder else path
 
 
-def _log_folder(table: Table) -> str:
+def _log_folder(table: LakeTable) -> str:
     return f"{table.folder}/{LOG_FOLDER}" if table.folder else LOG_FOLDER
 
 
-def _log_name(table: Table, version: int) -> str:
+def _log_name(table: LakeTable, version: int) -> str:
     return f"{_log_folder(table)}/{version:0{DIGITS}}.json"

@@ -10,19 +10,26 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, islice, repeat
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow.compute as pc
 
-from snapkv.archive.delta_columns import Changed, changes_in, changes_of, exact
+from snapkv.archive import open_files
+from snapkv.archive.data_files import CommitLog, KeyedRows, OpenFiles, missing
 from snapkv.archive.folder import Files
-from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.marks import Marks
-from snapkv.archive.opened import OpenFiles, Rows, missing
-from snapkv.archive.places import open_files
-from snapkv.archive.publishing import existing, newest
+from snapkv.archive.manifest import File, Manifest, existing, newest
 from snapkv.archive.rows import Keys
-from snapkv.archive.state import chunks, files_of, joined, row_at, state
+from snapkv.archive.state_rows import (
+    Changed,
+    changes_in,
+    changes_of,
+    chunks,
+    exact,
+    files_of,
+    joined,
+    row_at,
+    state,
+)
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.bulk_reads import changes, versions_of
@@ -35,15 +42,12 @@ from snapkv.engine.contract import (
     Header,
     KeyEvent,
     KeyValue,
-    Lease,
     Pairs,
     Range,
     RangePiece,
     RangeResult,
     ReadResult,
     Replay,
-    Txn,
-    TxnResult,
     Versions,
     WatchBatch,
     in_range,
@@ -61,7 +65,13 @@ from snapkv.layout import FormatRecord, Layout
 
 
 def batches(
-    opened: OpenFiles, marks: Marks, ts: bytes, manifest: Manifest, key: bytes, end: bytes, low: int
+    opened: OpenFiles,
+    marks: CommitLog,
+    ts: bytes,
+    manifest: Manifest,
+    key: bytes,
+    end: bytes,
+    low: int,
 ) -> Iterator[WatchBatch]:
     """Yield the events of a range from revision `low` on; one delta is in memory at a time.
 
@@ -108,12 +118,10 @@ def _changes(
                 yield KeyEvent(KeyValue(stored, value, created, revision, version), False)
 
 
-# --- engine ---
-
 # --- answers of an archive in the form of an engine's ---
 
 
-def values_of(rows: Rows) -> Iterator[tuple[bytes, bytes, int, int, int]]:
+def values_of(rows: KeyedRows) -> Iterator[tuple[bytes, bytes, int, int, int]]:
     """Yield the fields of a `KeyValue` for each row."""
     names = ("value", "created", "revision", "version")
     columns = (rows.table[name].to_pylist() for name in names)
@@ -154,7 +162,7 @@ class ArchiveEngine:
         found = self.manifest = existing(files)
         self.layout = Layout(found.source.name)
         self._opened = OpenFiles(files, Keys(self.layout))
-        self._marks = Marks(self._opened, self.layout.ts)
+        self._marks = CommitLog(self._opened, self.layout.ts)
         self._cluster = int.from_bytes(self.manifest.source.id[:8], "big") >> 1
         self._looking = threading.Lock()
         self._looked = monotonic()
@@ -313,7 +321,7 @@ class ArchiveEngine:
         """
         return self._read(high, lambda manifest: exact(self._opened, manifest, low, high))
 
-    def _state(self, key: bytes, range_end: bytes, revision: int) -> Iterator[Rows]:
+    def _state(self, key: bytes, range_end: bytes, revision: int) -> Iterator[KeyedRows]:
         revision = revision or self._manifest_for(0).high
         while True:
             manifest = self._manifest_for(revision)
@@ -446,40 +454,11 @@ class ArchiveEngine:
 
     # --- writes, which an archive rejects ---
 
-    def transact(
-        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
-    ) -> TxnResult:
+    def _reject(self, *args: object, **options: object) -> NoReturn:
         """Raise `ReadOnlyError`."""
-        raise self._read_only()
+        raise ReadOnlyError(f"{self.url} is an archive, which takes no writes")
 
-    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def check_limits(self, txn: Txn) -> int:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def compact(
-        self, revision: int, *, batches: int | None = None, timeout: float | None = None
-    ) -> None:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def _read_only(self) -> ReadOnlyError:
-        return ReadOnlyError(f"{self.url} is an archive, which takes no writes")
+    transact = transact_each = check_limits = compact = grant = keep_alive = revoke = _reject
 
 
 def open_archived(url: str, storage: Mapping[str, Any] | None = None) -> ArchiveEngine:

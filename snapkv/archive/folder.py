@@ -13,7 +13,7 @@ from snapkv.base.files import FILE_MODE, make_folder, set_mode, sync_folder, typ
 PARTIAL = ".partial"
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """A file of a listing: its name, with slashes, its size in bytes, and when it was written.
 
     `written` is in seconds, by the clock of the place where the files are.
@@ -41,11 +41,11 @@ class Files(Protocol):
         """Return `size` bytes of a file, fewer at its end; raises `FileMissingError`."""
         ...
 
-    def list(self, folder: str) -> list[Entry]:
+    def list(self, folder: str) -> list[FileEntry]:
         """Return the files below a folder, sorted by name; one request for each 1,000."""
         ...
 
-    def walk(self, folder: str) -> Iterator[Entry]:
+    def walk(self, folder: str) -> Iterator[FileEntry]:
         """Yield the files below a folder, unsorted; one request before each 1,000."""
         ...
 
@@ -108,11 +108,11 @@ class Folder:
                 size -= len(part)
             return b"".join(parts)
 
-    def list(self, folder: str) -> list[Entry]:
+    def list(self, folder: str) -> list[FileEntry]:
         """Return the files below a folder, sorted by name; none if it does not exist."""
         return sorted(self.walk(folder))
 
-    def walk(self, folder: str) -> Iterator[Entry]:
+    def walk(self, folder: str) -> Iterator[FileEntry]:
         """Yield the files below a folder, without what this process may not read in it."""
         with typed_errors(self._path(folder)):
             yield from self._walk(folder)
@@ -128,7 +128,7 @@ class Folder:
         with typed_errors(path), suppress(FileNotFoundError):
             os.unlink(path)
 
-    def _walk(self, folder: str) -> Iterator[Entry]:
+    def _walk(self, folder: str) -> Iterator[FileEntry]:
         try:
             entries = os.scandir(self._path(folder))
         except FileNotFoundError:
@@ -142,7 +142,7 @@ class Folder:
                 elif not entry.name.endswith(PARTIAL):
                     with suppress(FileNotFoundError):  # deleted meanwhile
                         found = entry.stat()
-                        yield Entry(name, found.st_size, found.st_mtime)
+                        yield FileEntry(name, found.st_size, found.st_mtime)
 
     def _make(self, folder: str) -> None:
         """Make a folder, and make its name in its parent durable."""

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from snapkv.archive import open_files
 from snapkv.archive.folder import Files
-from snapkv.archive.manifest import GRACE_S, Manifest
-from snapkv.archive.places import open_files
-from snapkv.archive.publishing import existing
-from snapkv.archive.tables import PublishedTable, Table, facts_of, tables_of
+from snapkv.archive.manifest import GRACE_S, Manifest, existing
+from snapkv.archive.rows import LakeTable, PublishedTable, facts_of, tables_of
 from snapkv.base.extras import extra
 from snapkv.errors import EngineUnavailableError, InvalidOptionError
 
@@ -83,7 +82,7 @@ def _place(url: str, storage: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def _published(
-    files: Files, place: str, properties: Mapping[str, str], manifest: Manifest, table: Table
+    files: Files, place: str, properties: Mapping[str, str], manifest: Manifest, table: LakeTable
 ) -> PublishedTable:
     location = f"{place}/{FOLDER}/{table.name}"
     metadata = _current(location, properties, manifest)
@@ -105,7 +104,7 @@ def _current(location: str, properties: Mapping[str, str], manifest: Manifest) -
 
 
 def _made(
-    place: str, location: str, properties: Mapping[str, str], manifest: Manifest, table: Table
+    place: str, location: str, properties: Mapping[str, str], manifest: Manifest, table: LakeTable
 ) -> str:
     """Write a table's metadata, and then the hint where it is; return its URL."""
     catalog = InMemoryCatalog("snapkv", warehouse=f"{place}/{FOLDER}", **properties)
@@ -133,7 +132,7 @@ def _made(
     return str(metadata)
 
 
-def _forget_older(files: Files, table: Table) -> None:
+def _forget_older(files: Files, table: LakeTable) -> None:
     """Delete metadata that was replaced an hour ago."""
     folder = f"{FOLDER}/{table.name}/metadata"
     entries = [

@@ -6,7 +6,7 @@ nothing above notices where compaction is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from snapkv.engine.contract import (
     EngineLimits,
     GetResult,
     KeyValue,
-    Lease,
     Page,
     PageForm,
     Pairs,
@@ -31,8 +30,6 @@ from snapkv.engine.contract import (
     RangeResult,
     ReadResult,
     Replay,
-    Txn,
-    TxnResult,
     Versions,
     WatchBatch,
     Watcher,
@@ -54,6 +51,11 @@ class JoinedEngine:
         self.live, self.archive = live, archive
         self.url, self.remote = live.url, live.remote
         self.limits: EngineLimits = live.limits
+        # what the live engine does alone
+        self.transact, self.transact_each = live.transact, live.transact_each
+        self.check_limits, self.compact = live.check_limits, live.compact
+        self.grant, self.keep_alive, self.revoke = live.grant, live.keep_alive, live.revoke
+        self.server_time_ms, self.info, self.check = live.server_time_ms, live.info, live.check
         if (backup := getattr(live, "backup", None)) is not None:
             self.backup = backup  # of the live engine's directory; the archive is not copied
         if (report := getattr(live, "report_failovers", None)) is not None:
@@ -252,14 +254,6 @@ class JoinedEngine:
             yield from archive.changes(wanted._replace(last=min(wanted.last, high)))
             yield from self.live.changes(wanted._replace(first=max(high + 1, compacted)))
 
-    # --- compaction ---
-
-    def compact(
-        self, revision: int, *, batches: int | None = None, timeout: float | None = None
-    ) -> None:
-        """Compact the live engine."""
-        self.live.compact(revision, batches=batches, timeout=timeout)
-
     def compacted_revision(self) -> int:
         """Return the oldest readable revision: the archive's, if it reaches the engine's."""
         compacted = self.live.compacted_revision()
@@ -267,46 +261,6 @@ class JoinedEngine:
         if compacted <= manifest.since:
             return compacted
         return manifest.since if self._reaches(compacted) else compacted
-
-    # --- what the live engine does alone ---
-
-    def transact(
-        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
-    ) -> TxnResult:
-        """Send a transaction to the live engine."""
-        return self.live.transact(prepare, peek, timeout=timeout)
-
-    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
-        """Send transactions to the live engine."""
-        return self.live.transact_each(txns, timeout=timeout)
-
-    def check_limits(self, txn: Txn) -> int:
-        """Return a transaction's size."""
-        return self.live.check_limits(txn)
-
-    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
-        """Return a new lease."""
-        return self.live.grant(ttl_s, timeout=timeout)
-
-    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
-        """Restart a lease's time."""
-        return self.live.keep_alive(lease, timeout=timeout)
-
-    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
-        """End a lease."""
-        self.live.revoke(lease, timeout=timeout)
-
-    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return the server's time."""
-        return self.live.server_time_ms(fresh=fresh)
-
-    def info(self) -> dict[str, int | str]:
-        """Return facts about the live engine."""
-        return self.live.info()
-
-    def check(self) -> list[str]:
-        """Return the problems of the live engine."""
-        return self.live.check()
 
     def close(self) -> None:
         """Close both."""

@@ -1,24 +1,153 @@
-"""The files of an archive in an object store: S3, Google Cloud Storage or Azure."""
+"""The files of an archive in an object store: S3, Google Cloud Storage or Azure.
+
+obstore has few classes of errors. The status and the code of the answer are in their texts, beside
+the URL of the request, which may contain a password or a signature, and the body of the answer,
+which may contain a key. So the errors of snapkv show the status, the code and the message only.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from snapkv.archive.folder import Entry
-from snapkv.archive.object_errors import no_credentials, rejected, status_of, typed
-from snapkv.archive.storage import Location, obstore_options
+from snapkv.archive.folder import FileEntry
+from snapkv.archive.storage import ALLOW_HTTP, BucketLocation, obstore_options
 from snapkv.base.extras import extra
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import check_in_time, pause
 from snapkv.errors import (
+    AccessDeniedError,
+    ArchiveError,
     EngineUnavailableError,
     FileMissingError,
+    InvalidOptionError,
     NotSupportedError,
     SnapKVError,
 )
+
+_STATUS = re.compile(r"status(?: code)?: (\d{3})\b")
+_CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
+_MESSAGE = re.compile(r"<Message>([^<]{1,200})")
+_URL = re.compile(r"https?://\S+")
+_TIMED_OUT = re.compile("TimedOut")
+_SYSTEM = re.compile(
+    r"Connection refused|Connection reset|failed to lookup address information|IncompleteMessage"
+    r"|BadScheme|certificate verify failed|UnknownIssuer|NotValidForName"
+    r"|Network is unreachable|No route to host|request or response body error"
+)
+_MEANING = {
+    "TimedOut": "no complete answer in time",
+    "IncompleteMessage": "the connection was closed before the answer",
+    "failed to lookup address information": "the host name is unknown",
+    "request or response body error": "the connection was closed within the answer",
+}
+
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_DENIED = {
+    "AccessDenied",
+    "AuthenticationFailed",
+    "AuthorizationFailure",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+}
+_OTHER_REGION = {"AuthorizationHeaderMalformed", "PermanentRedirect"}
+_ASKED = re.compile(r"performing \w+ https?://([^/\s]+)")
+_CREDENTIAL_HOST = re.compile(r"169\.254\.|\[?fd00:ec2|metadata\.|sts\.|oauth2\.|login\.")
+_INCOMPLETE = re.compile(
+    r"Missing ?(SecretAccessKey|AccessKeyId|Account)|Account must be specified"
+)
+
+CREDENTIALS_IN = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Environment variables for credentials."""
+
+
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status of the answer, 0 if there is none."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def typed(error: BaseException, verb: str, name: str, location: BucketLocation) -> SnapKVError:
+    """Return the error for one of obstore's, of a request to read, write, list or delete."""
+    what = f"{verb} {name}".strip()
+    text = str(error)
+    status = status_of(error)
+    found = _CODE.search(text)
+    code = (found[1] or found[2]) if found else ""
+    system = _TIMED_OUT.search(text) or _SYSTEM.search(text)
+    message = f"cannot {what} in {location.url}: {_reason(text, status, code, system)}"
+    if code in _NO_BUCKET:
+        bucket = f"{location.scheme}://{location.bucket}"
+        return ArchiveError(f"the bucket {bucket} does not exist: create it, or correct the URL")
+    if status in (401, 403) or code in _DENIED:
+        return AccessDeniedError(
+            f"{message}; check the credentials and their permissions (docs/archive_places.md)"
+        )
+    if system and system[0] == "BadScheme":
+        return InvalidOptionError(
+            f"cannot {what} in {location.url}: the endpoint is an http:// URL, which is not "
+            "encrypted; to use it, add allow_http=True to storage=, or set "
+            f"{ALLOW_HTTP[location.scheme]}=true"
+        )
+    if verb in ("read", "delete") and (isinstance(error, FileNotFoundError) or status == 404):
+        return FileMissingError(message)
+    if status >= 500 or status in (408, 429):
+        return EngineUnavailableError(f"{message}; try again later")
+    if "incorrectly configured region" in text or code in _OTHER_REGION:
+        return InvalidOptionError(
+            f"cannot {what} in {location.url}: the bucket is in another region; set AWS_REGION or "
+            "the storage option 'region'"
+        )
+    if not status and ("HTTP error" in text or system):
+        return EngineUnavailableError(f"{message}; check the network and the endpoint")
+    return ArchiveError(message)
+
+
+def no_credentials(error: BaseException, location: BucketLocation) -> SnapKVError | None:
+    """Return the error for a request that had no credentials; None if it had some.
+
+    Then the error is of a request for credentials, to another server than the object store.
+    """
+    text = str(error)
+    asked = _ASKED.search(text)
+    elsewhere = asked is not None and _CREDENTIAL_HOST.match(asked[1])
+    if not elsewhere and not _INCOMPLETE.search(text):
+        return None
+    return AccessDeniedError(
+        f"no credentials for {location.url}: set {CREDENTIALS_IN[location.scheme]}, or pass "
+        "storage= (docs/archive_places.md)"
+    )
+
+
+def rejected(error: BaseException, location: BucketLocation, names: list[str]) -> SnapKVError:
+    """Return the error for options that obstore rejects, by their names: a value may be secret."""
+    return InvalidOptionError(
+        f"obstore cannot open {location.url}: {type(error).__name__} with the storage options "
+        f"{', '.join(sorted(names)) or '(none)'} and those of the environment; check their values"
+    )
+
+
+def _reason(text: str, status: int, code: str, system: re.Match[str] | None) -> str:
+    """Return what the server answered, or why it did not."""
+    if status:
+        message = _MESSAGE.search(text)
+        parts = [f"HTTP {status}", code, message[1].strip() if message else ""]
+        return " ".join(part for part in parts if part)
+    if system:
+        return _MEANING.get(system[0], system[0])
+    return _URL.sub("...", text.partition("\n")[0])[:200]
+
 
 with extra("archive", "archives in object stores"):
     import obstore
@@ -42,7 +171,7 @@ class ObjectStore:
     where the parent had used it, it would hang, so the child raises `NotSupportedError`.
     """
 
-    def __init__(self, location: Location, storage: Mapping[str, Any]) -> None:
+    def __init__(self, location: BucketLocation, storage: Mapping[str, Any]) -> None:
         self.url, self._location, self._storage = location.url, location, storage
         options = obstore_options(location.scheme, storage)
         try:
@@ -100,16 +229,18 @@ class ObjectStore:
                     return b""
                 raise
 
-    def list(self, folder: str) -> list[Entry]:
+    def list(self, folder: str) -> list[FileEntry]:
         """Return the files below a folder, sorted by name; one request for each 1,000."""
         return sorted(self.walk(folder))
 
-    def walk(self, folder: str) -> Iterator[Entry]:
+    def walk(self, folder: str) -> Iterator[FileEntry]:
         """Yield the files below a folder; one request before each 1,000."""
         with self._errors("list", folder or "the files"):
             for page in obstore.list(self._store, folder or None, chunk_size=LIST_ROWS):
                 for found in page:
-                    yield Entry(found["path"], found["size"], found["last_modified"].timestamp())
+                    yield FileEntry(
+                        found["path"], found["size"], found["last_modified"].timestamp()
+                    )
 
     def above(self) -> tuple[ObjectStore, Sequence[str]]:
         """Return the bucket, and the folders of it above the URL."""

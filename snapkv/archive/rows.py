@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from snapkv.archive.manifest import File, Manifest
 from snapkv.errors import ArchiveError
-from snapkv.layout import Keyspace, Layout, StampRecord, space_name
+from snapkv.layout import Keyspace, Layout, SourceId, StampRecord, space_name
 
 GROUP_BYTES = 1 << 20
 GROUP_ROWS_MAX = 20_000
@@ -91,7 +92,7 @@ class Keys:
         return joined
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """A row group of a file: its number, and the first and last stored key in it."""
 
     number: int
@@ -168,7 +169,7 @@ def _cuts(table: pa.Table) -> list[int]:
     return [*range(0, rows, each), rows]
 
 
-def groups_of(file: pq.ParquetFile, path: str) -> list[Group]:
+def groups_of(file: pq.ParquetFile, path: str) -> list[RowGroup]:
     """Return the row groups of a file; raises `ArchiveError` if it is another one."""
     metadata = file.metadata
     try:
@@ -179,7 +180,7 @@ def groups_of(file: pq.ParquetFile, path: str) -> list[Group]:
         if len(named) != metadata.num_row_groups:
             raise ArchiveError(f"{len(named)} names for {metadata.num_row_groups} row groups")
         return [
-            Group(at, bytes.fromhex(first), bytes.fromhex(last), metadata.row_group(at).num_rows)
+            RowGroup(at, bytes.fromhex(first), bytes.fromhex(last), metadata.row_group(at).num_rows)
             for at, (first, last) in enumerate(named)
         ]
     except (KeyError, ValueError, TypeError) as e:
@@ -203,3 +204,41 @@ def with_meta(log: pa.Table) -> pa.Table:
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks()
+
+
+class LakeTable(NamedTuple):
+    """A table for readers of Delta Lake and Iceberg, whose rows are in files of the archive.
+
+    `changes` has the rows of the state at the archive's first revision (`deleted` is null there),
+    and every change since; `commits` has the rows of the logs. `folder` contains the files ("" for
+    all). No file is copied.
+    """
+
+    name: str
+    folder: str
+    schema: Any
+    files: tuple[File, ...]
+
+
+class PublishedTable(NamedTuple):
+    """A table that was published: what a reader opens, and the files and rows in it."""
+
+    name: str
+    url: str
+    files: int
+    rows: int
+
+
+def tables_of(manifest: Manifest) -> list[LakeTable]:
+    """Return the tables of an archive."""
+    first = [base for base in manifest.of_kind("base") if base.high == manifest.since]
+    changes = (*first, *manifest.of_kind("delta"))
+    return [
+        LakeTable("changes", "", DELTA, changes),
+        LakeTable("commits", "log", LOG, tuple(manifest.of_kind("log"))),
+    ]
+
+
+def facts_of(source: SourceId) -> dict[str, str]:
+    """Return what a table's properties say about the store that was archived."""
+    return {"snapkv.store": source.name, "snapkv.store-id": source.id.hex()}

@@ -101,7 +101,7 @@ FORMS = "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
 BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 
 
-class Location(NamedTuple):
+class BucketLocation(NamedTuple):
     """A folder of a bucket; `path` is "" for the whole bucket."""
 
     scheme: str
@@ -114,7 +114,7 @@ class Location(NamedTuple):
         return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
 
 
-def location_of(url: str) -> Location:
+def location_of(url: str) -> BucketLocation:
     """Return the location that a URL names.
 
     Raises `InvalidOptionError`, which shows the scheme only: the rest may hold a password.
@@ -138,7 +138,7 @@ def location_of(url: str) -> Location:
             f"the URL {scheme}://{bucket}/... needs a path without empty parts, '.', '..', '\\' "
             "and control characters"
         )
-    return Location(scheme, bucket, path)
+    return BucketLocation(scheme, bucket, path)
 
 
 def _is_name(part: str) -> bool:

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapkv.archive.data_files import KeyedRows, OpenFiles
 from snapkv.archive.folder import Files
-from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.opened import OpenFiles, Rows
-from snapkv.archive.publishing import existing, resolved
+from snapkv.archive.manifest import File, Manifest, existing, resolved
 from snapkv.archive.rows import BASE, Keys
-from snapkv.archive.state import chunks, joined, latest, merged
+from snapkv.archive.state_rows import chunks, joined, latest, merged
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError, CorruptStoreError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, StampRecord
@@ -116,7 +115,7 @@ class _Verifying:
                 break
         return size, digest.hexdigest()
 
-    def _group(self, file: File, first: bytes, last: bytes, rows: Rows) -> None:
+    def _group(self, file: File, first: bytes, last: bytes, rows: KeyedRows) -> None:
         ends = rows.stored[0].as_py(), rows.stored[-1].as_py()
         if ends != (first, last) or not file.first_key <= first <= last <= file.last_key:
             self._wrong(f"{file.path} has a group of the keys {ends}, which its metadata denies")
@@ -243,7 +242,7 @@ class _Verifying:
         if (ordinals[order] != wanted).any():
             self._wrong(f"{delta.path} has changes with wrong ordinals")
 
-    def _versions(self, delta: File, state: Rows, rows: list[Rows]) -> None:
+    def _versions(self, delta: File, state: KeyedRows, rows: list[KeyedRows]) -> None:
         """Check that the versions of each key rise by one, from the state before the delta on.
 
         `state` has the removed keys, too.
@@ -272,14 +271,14 @@ class _Verifying:
             )
 
 
-def _living(rows: list[Rows]) -> Rows:
+def _living(rows: list[KeyedRows]) -> KeyedRows:
     """Return rows of a base as changes that set their keys."""
     found = joined(rows)
     deleted = pa.repeat(False, found.table.num_rows)
-    return Rows(found.stored, found.table.append_column("deleted", deleted).select(STATE))
+    return KeyedRows(found.stored, found.table.append_column("deleted", deleted).select(STATE))
 
 
-def _same(a: Rows, b: Rows) -> bool:
+def _same(a: KeyedRows, b: KeyedRows) -> bool:
     """Compare states, without the times that the first base does not know."""
     names = [name for name in STATE if name != "deleted"]
     return bool(a.stored.equals(b.stored)) and bool(

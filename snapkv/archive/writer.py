@@ -12,11 +12,20 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from snapkv.archive.data_files import CommitLog, OpenFiles, missing, revision_key
 from snapkv.archive.folder import Files
-from snapkv.archive.manifest import DATA, GRACE_S, KINDS, File, Gap, Manifest
-from snapkv.archive.marks import Marks, revision_key
-from snapkv.archive.opened import OpenFiles, missing
-from snapkv.archive.publishing import check_vacant, newest, publish, published
+from snapkv.archive.manifest import (
+    DATA,
+    GRACE_S,
+    KINDS,
+    File,
+    Gap,
+    Manifest,
+    check_vacant,
+    newest,
+    publish,
+    published,
+)
 from snapkv.archive.rows import (
     BASE,
     GROUP_ROWS_MAX,
@@ -26,7 +35,7 @@ from snapkv.archive.rows import (
     table_of,
     with_meta,
 )
-from snapkv.archive.state import CHUNK_ROWS, by_key, chunks, joined, state
+from snapkv.archive.state_rows import CHUNK_ROWS, by_key, chunks, joined, state
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, KeyEvent, KeyValue
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError
@@ -47,7 +56,7 @@ BASE_AFTER = 1.0
 BASE_AFTER_ROWS_MIN = 10_000
 
 
-class Change(NamedTuple):
+class ArchivedChange(NamedTuple):
     """A change of an archived key, and the timestamp of the commit that made it."""
 
     event: KeyEvent
@@ -99,7 +108,7 @@ class ArchiveWriter:
     def append(
         self,
         high: int,
-        changes: Iterable[Change],
+        changes: Iterable[ArchivedChange],
         marks: Sequence[KeyValue],
         gap: Gap | None = None,
     ) -> None:
@@ -121,7 +130,7 @@ class ArchiveWriter:
         """Return the newest commit in the archive, as a version of the timestamp key."""
         assert self.manifest is not None
         with self._reading():
-            found = Marks(self._opened, self.layout.ts).at(self.manifest, self.manifest.high)
+            found = CommitLog(self._opened, self.layout.ts).at(self.manifest, self.manifest.high)
         if found is None:
             raise ArchiveError(f"the archive in {self.files.url} has no commits")
         return found
@@ -185,7 +194,7 @@ class ArchiveWriter:
     def _kept(self, before: int) -> bool:
         manifest = self.manifest
         assert manifest is not None
-        marks = Marks(self._opened, self.layout.ts)
+        marks = CommitLog(self._opened, self.layout.ts)
         old = []
         for delta in manifest.of_kind("delta"):
             mark = marks.at(manifest, delta.high)
@@ -275,7 +284,7 @@ class ArchiveWriter:
 
     # --- files ---
 
-    def _delta_file(self, low: int, high: int, changes: Iterable[Change]) -> File:
+    def _delta_file(self, low: int, high: int, changes: Iterable[ArchivedChange]) -> File:
         made, counts = self._encoding("delta", low, high), Counter[tuple[str, int]]()
         remaining = iter(changes)
         while rows := list(islice(remaining, GROUP_ROWS_MAX)):

@@ -14,13 +14,13 @@ from snapkv.cli.output import Output
 from snapkv.cli.store_options import StoreOptions, seconds, takes
 from snapkv.cli.terminal import progress_bar, report, working
 from snapkv.clock import SystemClock
-from snapkv.copying.record import record
+from snapkv.copying import record
 from snapkv.errors import CompactedError
 from snapkv.times import pack, physical_ms
 
 if TYPE_CHECKING:
     from snapkv.archive.folder import Files
-    from snapkv.archive.tables import PublishedTable
+    from snapkv.archive.rows import PublishedTable
 
 archive = App(
     name="archive",
@@ -42,8 +42,8 @@ def status(options: StoreOptions, url: UrlArgument) -> None:
     With --store it also prints how many seconds the archive is behind that store: the age of the
     oldest commit that it lacks. The archive must be of that store.
     """
-    from snapkv.archive.places import open_files
-    from snapkv.archive.status import archive_status
+    from snapkv.archive import open_files
+    from snapkv.archive.manifest import archive_status
 
     files = open_files(url)
     found = archive_status(files)
@@ -123,7 +123,7 @@ def verify(options: StoreOptions, url: UrlArgument) -> None:
 
     Prints the problems, and ends with code 1 if there are any.
     """
-    from snapkv.archive.places import open_files
+    from snapkv.archive import open_files
     from snapkv.archive.verify import verify as verified
 
     with progress_bar("verifying") as move:

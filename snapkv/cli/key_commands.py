@@ -39,7 +39,7 @@ from snapkv.cli.store_options import (
     takes,
 )
 from snapkv.cli.terminal import Part, report, report_longer_names, write_line
-from snapkv.copying.long_keys import with_long_keys
+from snapkv.copying.store_target import with_long_keys
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Commit, Difference, Entry, Version
 from snapkv.reading.history import bounds as history_bounds

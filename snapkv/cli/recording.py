@@ -15,8 +15,8 @@ from snapkv.cli.store_options import StoreOptions, takes, warnings_shown
 from snapkv.cli.terminal import report, report_error, status_line
 from snapkv.cli.tick_command import MetricsOption, Stop, metrics_served
 from snapkv.clock import SystemClock
-from snapkv.copying.record import record as recorder_of
-from snapkv.copying.status import RecordStatus
+from snapkv.copying import record as recorder_of
+from snapkv.copying.record_options import RecordStatus
 
 IntoOption = Annotated[
     str | None,

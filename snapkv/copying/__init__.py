@@ -7,3 +7,47 @@ failures that pass.
 
 Importing: `import_prefix` commits keys that other programs wrote; `import_source` reads them.
 """
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from snapkv.base.arguments import check_known
+from snapkv.copying.record_options import RecordOptions, Report
+
+if TYPE_CHECKING:
+    from snapkv.copying.recorder import Recorder
+
+
+def record(url: str, *, into: str, report: Report | None = None, **options: Any) -> Recorder:
+    """Return a recorder of a store, or of the keys of other programs, to where history is kept.
+
+    `url` is the source: a store, or with `observe` a prefix of keys (str or bytes) that other
+    programs write. `into` is another store (`lmdb:PATH`, `etcd://...`), which repeats each commit
+    with its time, writer and note; or an archive: a folder, `s3://BUCKET/PATH`, `gs://`, `az://`.
+    The first record of a store begins with its oldest commit that is not compacted; of other keys,
+    with the present state.
+
+    Options: `name` and `into_name` of the stores; `every` ("1s"), how often time is recorded while
+    other programs write nothing; `flush` ("60s") and `flush_bytes` (64 MiB), after which an archive
+    gets files; `keep` ("90d"), before which history is dropped (all by default); `storage`, options
+    of an archive's object store; `options` and `into_options`, dicts of `open`'s options for the
+    source and the target; `clock`; `hooks`, whose `on_record` is called as `report` is: that gets a
+    `RecordStatus` each second, and when its state changes. No round trip before the recorder runs.
+
+    >>> import snapkv
+    >>> with snapkv.open("memory:plans") as store:
+    ...     saved = store.save("a", b"1")
+    ...     recorder = snapkv.record("memory:plans", into="memory:kept")
+    ...     assert recorder.catch_up() == saved
+    >>> with snapkv.open("memory:kept") as kept:
+    ...     kept.load("a", saved)
+    b'1'
+
+    Raises `InvalidOptionError`, `InvalidTypeError`.
+    """
+    from snapkv.copying.recorder import Recorder
+
+    check_known(options, {f.name for f in fields(RecordOptions)} - {"url", "into"})
+    return Recorder(RecordOptions(url=url, into=into, **options), report)

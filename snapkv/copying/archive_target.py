@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
+from snapkv.archive import open_files as open_files
 from snapkv.archive.engine import ArchiveEngine as ArchiveEngine
 from snapkv.archive.folder import Files
-from snapkv.archive.manifest import Gap
-from snapkv.archive.places import open_files as open_files
-from snapkv.archive.publishing import newest
-from snapkv.archive.publishing import publish as publish
-from snapkv.archive.writer import ArchiveWriter, Change
+from snapkv.archive.manifest import Gap, newest
+from snapkv.archive.manifest import publish as publish
+from snapkv.archive.writer import ArchivedChange, ArchiveWriter
 from snapkv.base.waiting import monotonic
-from snapkv.copying.sources import Step
-from snapkv.copying.targets import Pages, differences, lost_marks
+from snapkv.copying.sources import SourceCommit
+from snapkv.copying.targets import Pages, RecordTarget, differences, lost_marks
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId, prefix_end, stamp_of
 from snapkv.times import end_of_ms
@@ -22,13 +19,13 @@ FLUSH_ROWS = 100_000
 CLEAN_AFTER_S = 3_600.0
 
 
-class ArchiveTarget:
+class ArchiveTarget(RecordTarget):
     """An archive that is written: steps collect in memory until they are flushed."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._writer: ArchiveWriter | None = None
-        self._changes: list[Change] = []
+        self._changes: list[ArchivedChange] = []
         self._marks: list[KeyValue] = []
         self._cleaned: float | None = None
         self.pending = 0
@@ -62,32 +59,25 @@ class ArchiveTarget:
         known = ArchiveEngine(self._files)
         before = known.scan(root, prefix_end(root), revision=last.mod_revision)
         lost, timestamp = lost_marks(last, mark), stamp_of(mark.value)
-        changes = (Change(event, timestamp) for event in differences(before, state, mark))
+        changes = (ArchivedChange(event, timestamp) for event in differences(before, state, mark))
         gap = None
         if lost:
             gap = Gap(last.mod_revision + 1, mark.mod_revision - 1, stamp_of(last.value), timestamp)
         self.writer.append(mark.mod_revision, changes, [*lost, mark], gap)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: SourceCommit) -> None:
         """Keep a step in memory."""
         timestamp = stamp_of(step.mark.value)
         self._marks.append(step.mark)
         for event in step.events:
-            self._changes.append(Change(event, timestamp))
+            self._changes.append(ArchivedChange(event, timestamp))
             self.pending += len(event.kv.key) + len(event.kv.value)
         self.pending += len(step.mark.value)
 
     @property
-    def is_full(self) -> bool:
+    def is_full(self) -> bool:  # type: ignore[override]
         """Whether a file has enough rows."""
         return len(self._changes) >= FLUSH_ROWS
-
-    def settle_in(self) -> float:
-        """Return infinity: steps wait for a flush."""
-        return math.inf
-
-    def settle(self) -> None:
-        """Do nothing."""
 
     def flush(self) -> None:
         """Write the steps as a delta and a log, and publish them.
@@ -117,6 +107,3 @@ class ArchiveTarget:
         if keep_before_ms is not None:
             self.writer.keep(end_of_ms(keep_before_ms))
         self.writer.clean()
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""

@@ -1,23 +1,43 @@
-"""The recorder: copies a source's history into a target, once or for as long as it runs."""
+"""The recorder: copies a source's history into a target, once or for as long as it runs.
+
+`Recorder` opens a source and a target, and begins again after failures that pass.
+`Recording` is one run: steps go from the source to the target while both answer.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from snapkv.base.waiting import StopEvent, monotonic, pause_unless
 from snapkv.clock import HybridClock, SystemClock
-from snapkv.copying.opening import open_recording
-from snapkv.copying.options import RecordOptions
-from snapkv.copying.run import WAIT_S, Recording
-from snapkv.copying.status import RecordStatus, Report
+from snapkv.coordination.election import Election
+from snapkv.coordination.requests import transact
+from snapkv.copying.record_options import RecordOptions, RecordStatus, Report
+from snapkv.copying.sources import PrefixSource, Recorded, StepFollower, StoreSource
+from snapkv.copying.store_target import StoreTarget
+from snapkv.copying.targets import RecordTarget, gap_note
+from snapkv.engine.contract import Compare, Engine, KeyValue, Put, Range, Txn
+from snapkv.engine.contract import Target as Compared
 from snapkv.errors import (
+    CompactedError,
     EngineBusyError,
     EngineUnavailableError,
+    InvalidOptionError,
     NoSpaceError,
     SessionLostError,
+    StoreNotFoundError,
 )
 from snapkv.hooks import Notifier, RecordEvent, StoreLabel, checked_hooks
+from snapkv.layout import FIRST_KEY, Layout, prefix_end, raw_key
+from snapkv.location import COMMON_OPTIONS, open_engine
+from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
+from snapkv.store.core import Core
+from snapkv.store.open import open as open_store
+from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
+from snapkv.store.store import SnapshotKV
 
 RETRY_S = 1.0
 REPORT_S = 1.0
@@ -131,3 +151,304 @@ class Recorder:
     def _tell_now_and_then(self) -> None:
         if monotonic() - self._reported >= REPORT_S:
             self._tell(self.status.state)
+
+
+WAIT_S = 0.5
+"""The longest wait for a step."""
+RESUME_TRIES = 8
+"""The most times that a state is read again because compaction overtook the scan."""
+
+
+class Recording:
+    """A source and a target that is open, and how far the steps have gone.
+
+    For example, commits of the source are at revisions 5, 7 and 9, and the target has those up to
+    7. The recording follows from 8 on, and takes the step of 9. Had the source been compacted at
+    11 before, after one more commit at 10, then the commits at 9 and 10 are lost: the states at 7
+    and 11 are compared, the differences are recorded with the mark of 10, and the gap is noted.
+    """
+
+    def __init__(
+        self,
+        source: Recorded,
+        target: RecordTarget,
+        guard: Compare | None,
+        options: RecordOptions,
+        status: RecordStatus,
+    ) -> None:
+        self._source, self._target, self._guard = source, target, guard
+        self._options, self._status = options, status
+        self._watermark: Watermark | None = None
+        self._overtaken = False
+        now = monotonic()
+        self._flush_at, self._tick_at = now + options.flush_s, now + options.every_s
+        self._last, self._follower = self._resume()
+
+    # --- steps ---
+
+    def take(self, timeout: float) -> None:
+        """Take the next step, or a tick when one is due; flush what is due.
+
+        Waits `timeout` seconds at most. Raises what source and target raise.
+        """
+        if self._overtaken:  # what was taken before is flushed first
+            self.flush()
+        now = monotonic()
+        left = min(timeout, max(0.0, self._flush_at - now), max(0.0, self._tick_at - now))
+        try:
+            step = self._follower.next(min(left, self._target.settle_in()))
+        except CompactedError:
+            self._overtaken = True
+            return
+        if step is None and self._target.settle_in() <= 0.0:
+            self._target.settle()
+            self._status.note_recorded(self._last)
+            return
+        if step is None and monotonic() >= self._tick_at:
+            self._tick_at = monotonic() + self._options.every_s
+            step = self._follower.tick(own_revision=not self._options.is_store)
+        if step is not None:
+            self._target.add(step)
+            self._last = step.mark
+            self._status.commits += 1
+            self._status.changes += len(step.events)
+            self._status.note_seen(step.mark)
+            self._tick_at = monotonic() + self._options.every_s
+            if not self._target.pending:
+                self._status.note_recorded(step.mark)
+        self._status.bytes = self._target.pending
+        if self._is_due():
+            self.flush()
+
+    def catch_up(self, each: Callable[[], None] = lambda: None) -> None:
+        """Record all that exists now, durably; call `each` after each step."""
+        newest = self._source.newest(self._last).mod_revision
+        while max(self._last.mod_revision, self._follower.reached) < newest:
+            self.take(WAIT_S)
+            each()
+        self.flush()
+
+    # --- durability ---
+
+    def _is_due(self) -> bool:
+        target = self._target
+        if monotonic() < self._flush_at:
+            return target.is_full or target.pending >= self._options.flush_bytes
+        return True
+
+    def flush(self) -> None:
+        """Make all that was taken durable; then let compaction of the source pass it."""
+        self._flush_at = monotonic() + self._options.flush_s
+        self._target.flush()
+        self._status.note_recorded(self._last)
+        self._move_watermark()
+        if self._overtaken:
+            self._follower.close()
+            self._last, self._follower = self._resume()
+            self._overtaken = False
+
+    def _move_watermark(self) -> None:
+        if not isinstance(self._source, StoreSource) or self._source.is_archive:
+            return
+        into = self._options.place
+        at = self._status.recorded
+        mark = Watermark(watermark_id(into), into, at, self._status.recorded_revision)
+        if mark != self._watermark:
+            move(self._source.engine, self._source.layout, mark, self._guard)
+            self._watermark = mark
+
+    def tend(self, keep_before_ms: int | None) -> None:
+        """Do what is due besides: merge files, drop what is older than a time."""
+        self._target.tend(keep_before_ms)
+
+    def close(self) -> None:
+        """Stop following."""
+        self._follower.close()
+
+    # --- beginning ---
+
+    def _resume(self) -> tuple[KeyValue, StepFollower]:
+        """Follow from the last durable mark, or from the one that ends a gap; return both."""
+        for left in reversed(range(RESUME_TRIES)):
+            try:
+                mark = self._begin()
+                follower = self._source.follow(mark)
+                break
+            except CompactedError:
+                if not left:
+                    raise
+        self._status.note_seen(mark)
+        self._status.note_recorded(mark)
+        self._move_watermark()
+        return mark, follower
+
+    def _begin(self) -> KeyValue:
+        """Return the mark to follow from, after recording what compaction has left before it."""
+        source, target = self._source, self._target
+        last = target.last()
+        if last is None:
+            mark = source.first()
+            target.begin(mark, source.state(mark))
+            return mark
+        source.check(last)
+        compacted = source.engine.compacted_revision()
+        if compacted <= last.mod_revision:
+            return last
+        mark = source.after(last, compacted)
+        if mark.version == last.version:  # no commit of the source was lost
+            return last
+        target.close_gap(last, mark, source.state(mark))
+        if mark.version > last.version + 1:
+            self._status.gaps.append(gap_note(last, mark))
+        return mark
+
+
+LEASE_S = 5.0
+"""After a recorder was killed, the next one waits so long."""
+CAMPAIGN_S = 1.0
+PROBE_S = 5.0
+"""The longest time that the key stays with which two engines are compared, in seconds."""
+
+Standby = Callable[[], bool]
+"""Called each second while another recorder leads; says whether to go on waiting."""
+
+
+def open_recording(
+    options: RecordOptions,
+    status: RecordStatus,
+    clock: HybridClock,
+    stack: ExitStack,
+    standby: Standby,
+) -> Recording:
+    """Open what the options name, on a stack that closes it, and lead.
+
+    Recorders into a store elect one there; recorders of a store into an archive elect one in the
+    source. Keys of other programs are recorded without writing to their engine, so there only the
+    manifest of the archive decides: the recorder that publishes second raises `ArchiveTakenError`.
+
+    Raises `InvalidOptionError` if an observed prefix has the record's own keys.
+    """
+    _refuse_own_keys(options)
+    into, guard = None, None
+    read = _source_opened(options, stack)
+    if options.is_store:
+        into = open_store(options.into, name=options.into_name, **options.into_options)
+        stack.enter_context(into)
+        leader = _lead(into, "record", stack, standby, options)
+        target: RecordTarget = StoreTarget(into._core, leader)
+    else:
+        target = _archive(options)
+    if isinstance(read, SnapshotKV):
+        recorded: Recorded = StoreSource(read._core)
+        if into is None:
+            held = _lead(
+                read, f"record/{watermark_id(options.place).decode()}", stack, standby, options
+            )
+            guard = guard_of(read._core, held)
+    else:
+        known = target.known()
+        name = options.name if known is None else known.name
+        source = PrefixSource(read, _prefix(options), name, clock, known)
+        if isinstance(target, StoreTarget):
+            source.echo_ends, source.is_echo = target.echo_ends, target.is_echo
+        recorded = source
+    target.open(recorded.identity)
+    recording = Recording(recorded, target, guard, options, status)
+    stack.callback(recording.close)
+    return recording
+
+
+def _archive(options: RecordOptions) -> RecordTarget:
+    """Open an archive; only that needs pyarrow."""
+    from snapkv.archive import open_files
+    from snapkv.copying.archive_target import ArchiveTarget
+
+    return ArchiveTarget(open_files(options.archive, options.storage))
+
+
+def guard_of(core: Core, held: Held) -> Compare:
+    """Return the comparison that proves a leadership."""
+    return Compare(core.layout.live.encode(held.key), Compared.CREATE, "=", held.revision)
+
+
+def _source_opened(options: RecordOptions, stack: ExitStack) -> SnapshotKV | Engine:
+    """Open the source and read from it, before a target is made that would stay empty."""
+    if options.observe is None:
+        store: SnapshotKV = open_store(
+            options.url, name=options.name, create=False, **options.options
+        )
+        stack.enter_context(store)
+        return store
+    prefix = _prefix(options)
+    engine = open_engine(options.url, create=False, options=dict(options.options))
+    stack.callback(engine.close)
+    engine.read([Range(prefix or FIRST_KEY, prefix_end(prefix), limit=1, keys_only=True)])
+    return engine
+
+
+def _prefix(options: RecordOptions) -> bytes:
+    return raw_key(options.observe, "observe", text=isinstance(options.observe, str))
+
+
+def _refuse_own_keys(options: RecordOptions) -> None:
+    """Raise `InvalidOptionError` if a recorder would record what it writes.
+
+    Only a prefix that has keys of the target's name costs more than a look: two connections and up
+    to five round trips.
+    """
+    if options.observe is None or not options.is_store:
+        return
+    root, prefix = Layout(options.into_name).root, _prefix(options)
+    if not (root.startswith(prefix) or prefix.startswith(root)):
+        return
+    own = {key: value for key, value in options.into_options.items() if key not in COMMON_OPTIONS}
+    with ExitStack() as stack:
+        source = open_engine(options.url, create=False, options=dict(options.options))
+        stack.callback(source.close)
+        try:
+            target = open_engine(options.into, create=False, options=own, home=root)
+        except StoreNotFoundError:  # a new directory
+            return
+        stack.callback(target.close)
+        if _is_same(source, target, root):
+            raise InvalidOptionError(
+                f"observe={options.observe!r} has the keys of the record itself: "
+                f"into={options.into!r} is the same engine, and the prefix covers its store "
+                f"{options.into_name!r}: observe another prefix, or choose another place"
+            )
+
+
+def _is_same(source: Engine, target: Engine, root: bytes) -> bool:
+    """Return whether two engines are one, whatever their URLs.
+
+    Clusters that were set up alike may have one id, and some servers have none (0): so a key that
+    is written to one has to appear in the other. It is below `root`, and removed at once.
+    """
+    if source.get(root).header.cluster != target.get(root).header.cluster:
+        return False
+    probe = Put(root + b"live/probe/" + os.urandom(16).hex().encode(), b"")
+    lease = target.grant(PROBE_S)
+    try:
+        absent = Compare(probe.key, Compared.CREATE, "=", 0)
+        transact(target, Txn((absent,), (probe._replace(lease=lease.id),)))
+        return source.get(probe.key).kv is not None
+    finally:
+        target.revoke(lease.id)
+
+
+def _lead(
+    store: SnapshotKV, name: str, stack: ExitStack, standby: Standby, options: RecordOptions
+) -> Held:
+    """Wait until no other recorder leads."""
+    election: Election = stack.enter_context(store.election(name, ttl=LEASE_S))
+    began = monotonic()
+    while True:
+        try:
+            return election.campaign(timeout=CAMPAIGN_S).guard
+        except EngineBusyError as e:
+            if not standby():
+                waited = monotonic() - began
+                raise EngineBusyError(
+                    f"another recorder writes to {options.place}; waited {waited:.0f} s for it: "
+                    "end it, or wait longer"
+                ) from e

@@ -1,15 +1,16 @@
 """Sources of a record: a store, or keys below a prefix that other programs write.
 
-Both bring `Step`s: a commit's mark, as a version of a timestamp key, and the changes that it
-stamps, with keys as a store has them. A prefix has no marks. It gets one for each revision, with
+Both bring `SourceCommit`s: a commit's mark, as a version of a timestamp key, and the changes that
+it stamps, with keys as a store has them. A prefix has no marks. It gets one for each revision, with
 the time at which the recorder saw it.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from snapkv.base.waiting import check_in_time, monotonic
 from snapkv.clock import HybridClock
@@ -31,68 +32,47 @@ OTHER_KEYS = "not-utf-8"
 """The space of recorded keys that are not text."""
 
 
-class Step(NamedTuple):
+class SourceCommit(NamedTuple):
     """A commit of a source: its mark, and the changes since the mark before it."""
 
     mark: KeyValue
     events: tuple[KeyEvent, ...]
 
 
-class Follower(Protocol):
+class StepFollower(ABC):
     """The steps of a source from some mark on; no revision up to `reached` is still to come."""
 
-    reached: int
+    def __init__(self, watcher: ContinuousWatcher | Watcher, reached: int) -> None:
+        self._watcher, self.reached = watcher, reached
 
-    def next(self, timeout: float) -> Step | None:
+    def next(self, timeout: float) -> SourceCommit | None:
         """Return the next step; None if `timeout` seconds bring none.
 
         Raises `CompactedError` if compaction overtook it, `StoreRestoredError`, and what engines
         raise.
         """
-        ...
+        deadline = monotonic() + timeout
+        while (batch := self._watcher.next(max(0.0, deadline - monotonic()))) is not None:
+            check_in_time()
+            self.reached = batch.revision
+            if (step := self._step(batch)) is not None:
+                return step
+        return None
 
-    def tick(self, *, own_revision: bool) -> Step | None:
-        """Return a step that only says that time has passed; None if the source has its own.
+    @abstractmethod
+    def _step(self, batch: WatchBatch) -> SourceCommit | None:
+        """Return the step that a batch completes; None if it completes none."""
+
+    def tick(self, *, own_revision: bool) -> SourceCommit | None:
+        """Return a step that only shows that time has passed; None if the source has its own.
 
         With `own_revision`, None too if the source's revision has not moved since the last step.
         """
-        ...
+        return None
 
     def close(self) -> None:
-        """End it."""
-        ...
-
-
-class Recorded(Protocol):
-    """A source of steps."""
-
-    layout: Layout
-    identity: SourceId
-    engine: Engine
-
-    def newest(self, last: KeyValue) -> KeyValue:
-        """Return the mark of the present state; `last` itself if nothing came since."""
-        ...
-
-    def first(self) -> KeyValue:
-        """Return the mark that a record begins with."""
-        ...
-
-    def after(self, last: KeyValue, compacted: int) -> KeyValue:
-        """Return the mark in force at a compacted revision, which is above that of `last`."""
-        ...
-
-    def check(self, last: KeyValue) -> None:
-        """Raise `StoreRestoredError` if the engine does not continue the history of a mark."""
-        ...
-
-    def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
-        """Yield the recorded keys at a mark, in pages; raises `CompactedError`."""
-        ...
-
-    def follow(self, last: KeyValue) -> Follower:
-        """Follow what comes after a mark; raises `CompactedError` if some of it is lost."""
-        ...
+        """End the watch."""
+        self._watcher.close()
 
 
 class StoreSource:
@@ -146,7 +126,7 @@ class StoreSource:
             kept = (kv for kv in page if self.is_recorded(kv.key))
             yield [kv if kv.mod_revision <= at else kv._replace(mod_revision=at) for kv in kept]
 
-    def follow(self, last: KeyValue) -> Follower:
+    def follow(self, last: KeyValue) -> StoreFollower:
         """Watch the whole store, so that changes and their mark arrive together.
 
         If compaction has passed the mark, the watch begins after the compacted revision. It is
@@ -165,36 +145,25 @@ class StoreSource:
         return stored.startswith((self.layout.data.prefix, self.layout.spaces))
 
 
-class StoreFollower:
+class StoreFollower(StepFollower):
     """The commits of a store; changes by other programs belong to the next commit."""
 
     def __init__(self, source: StoreSource, watcher: ContinuousWatcher, reached: int) -> None:
-        self._source, self._watcher, self.reached = source, watcher, reached
+        super().__init__(watcher, reached)
+        self._source = source
         self._events: list[KeyEvent] = []
 
-    def next(self, timeout: float) -> Step | None:
-        """Return the next step."""
-        deadline = monotonic() + timeout
-        while (batch := self._watcher.next(max(0.0, deadline - monotonic()))) is not None:
-            check_in_time()
-            self.reached, mark = batch.revision, None
-            for event in batch.events:
-                if event.kv.key == self._source.layout.ts:
-                    mark = event.kv
-                elif self._source.is_recorded(event.kv.key):
-                    self._events.append(event)
-            if mark is not None:
-                events, self._events = tuple(self._events), []
-                return Step(mark, events)
-        return None
-
-    def tick(self, *, own_revision: bool) -> Step | None:
-        """Return None: a store has its own ticks."""
-        return None
-
-    def close(self) -> None:
-        """End the watch."""
-        self._watcher.close()
+    def _step(self, batch: WatchBatch) -> SourceCommit | None:
+        mark = None
+        for event in batch.events:
+            if event.kv.key == self._source.layout.ts:
+                mark = event.kv
+            elif self._source.is_recorded(event.kv.key):
+                self._events.append(event)
+        if mark is None:
+            return None
+        events, self._events = tuple(self._events), []
+        return SourceCommit(mark, events)
 
 
 class PrefixSource:
@@ -265,7 +234,7 @@ class PrefixSource:
         for page in self.engine.scan(*self._range, revision=mark.mod_revision):
             yield sorted(self.as_stored(kv) for kv in page)
 
-    def follow(self, last: KeyValue) -> Follower:
+    def follow(self, last: KeyValue) -> PrefixFollower:
         """Watch the prefix."""
         watcher = self.engine.watch(*self._range, start_revision=last.mod_revision + 1)
         return PrefixFollower(self, watcher, last)
@@ -292,41 +261,36 @@ class PrefixSource:
         return kv._replace(key=self.layout.data.prefix + kv.key, lease=0)
 
 
-class PrefixFollower:
+class PrefixFollower(StepFollower):
     """The revisions that changed a prefix, each with the time at which it was seen."""
 
+    _watcher: Watcher
+
     def __init__(self, source: PrefixSource, watcher: Watcher, last: KeyValue) -> None:
-        self._source, self._watcher, self._last = source, watcher, last
-        self._reopened, self.reached = watcher.reopened, last.mod_revision
+        super().__init__(watcher, last.mod_revision)
+        self._source, self._last, self._reopened = source, last, watcher.reopened
 
-    def next(self, timeout: float) -> Step | None:
-        """Return the next step."""
-        deadline = monotonic() + timeout
-        while (batch := self._watcher.next(max(0.0, deadline - monotonic()))) is not None:
-            if self._watcher.reopened != self._reopened:
-                self._reopened = self._watcher.reopened
-                self._source.check(self._last)
-            self.reached = batch.revision
-            if batch.events:
-                return self._step(batch)
-        return None
-
-    def tick(self, *, own_revision: bool) -> Step | None:
+    def tick(self, *, own_revision: bool) -> SourceCommit | None:
         """Return a step without changes."""
         if own_revision and self.reached <= self._last.mod_revision:
             return None
         self._last = self._source.mark(self.reached, self._last)
-        return Step(self._last, ())
+        return SourceCommit(self._last, ())
 
-    def _step(self, batch: WatchBatch) -> Step:
+    def _step(self, batch: WatchBatch) -> SourceCommit | None:
+        if self._watcher.reopened != self._reopened:
+            self._reopened = self._watcher.reopened
+            self._source.check(self._last)
+        if not batch.events:
+            return None
         self._last = self._source.mark(batch.revision, self._last, room=len(batch.events) - 1)
         self._source.check_echoes(batch.events)
         events = [KeyEvent(self._source.as_stored(e.kv), e.is_delete) for e in batch.events]
-        return Step(self._last, tuple(sorted(events)))
+        return SourceCommit(self._last, tuple(sorted(events)))
 
-    def close(self) -> None:
-        """End the watch."""
-        self._watcher.close()
+
+Recorded = StoreSource | PrefixSource
+"""A source of steps."""
 
 
 def _same(theirs: KeyValue, ours: KeyValue) -> bool:

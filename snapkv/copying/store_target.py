@@ -8,30 +8,35 @@ it, and that its leadership holds. So nothing is recorded twice, wherever a proc
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from snapkv.copying.long_keys import LongKeys, is_long
-from snapkv.copying.sources import Step
+from snapkv.copying.sources import SourceCommit
 from snapkv.copying.store_commits import CommitPart, StoreCommits, Writes
-from snapkv.copying.targets import Pages, differences, gap_note
-from snapkv.engine.contract import Delete, KeyEvent, KeyValue, Put, Range
+from snapkv.copying.targets import Pages, RecordTarget, differences, gap_note
+from snapkv.engine.contract import Delete, Engine, KeyEvent, KeyValue, Put, Range, Txn
 from snapkv.errors import (
     ArchiveError,
+    CommitTooLargeError,
     CompactedError,
     CorruptStoreError,
+    InvalidKeyError,
 )
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
+from snapkv.reading.view import KeyspaceReads
 from snapkv.store.core import Core
+from snapkv.store.store import SnapshotKV
 from snapkv.times import end_of_ms
 
 BEFORE_MARK = 1 << 17
 """The parts of a state have timestamps from so far before its mark's on: half a millisecond."""
 
 
-class StoreTarget:
+class StoreTarget(RecordTarget):
     """A store that repeats the commits of a source; `guard` proves the leadership."""
 
     is_full = False
@@ -43,7 +48,7 @@ class StoreTarget:
         self._root_bytes = 0  # of the source's keys
 
     @property
-    def pending(self) -> int:
+    def pending(self) -> int:  # type: ignore[override]
         """Bytes that are not durable yet."""
         return self._commits.pending
 
@@ -124,7 +129,7 @@ class StoreTarget:
         self._write_differences(mark, state, position)
         self._commits.write(self._stamp(mark), [])
 
-    def add(self, step: Step) -> None:
+    def add(self, step: SourceCommit) -> None:
         """Take a step, which becomes one commit when no more come, or the group is full."""
         changed = {event.kv.key: event for event in step.events}  # the last change of each key
         self._commits.add(self._stamp(step.mark), self._writes(changed.values()))
@@ -145,9 +150,6 @@ class StoreTarget:
         """Compact what is older than a time."""
         if keep_before_ms is not None:
             self._core.compact(end_of_ms(keep_before_ms))
-
-    def close(self) -> None:
-        """Do nothing: the store is closed by who opened it."""
 
     # --- states ---
 
@@ -230,3 +232,65 @@ class StoreTarget:
 
 def _write_of(event: KeyEvent) -> Put | Delete:
     return Delete(event.kv.key) if event.is_delete else Put(event.kv.key, event.kv.value)
+
+
+LONG_KEYS, LONG_KEY_NAMES = "long-keys", "long-key-names"
+BEGINNING_BYTES = 128
+"""The most bytes of a name that its short key begins with."""
+
+
+def short_key(stored_name: bytes) -> bytes:
+    """Return the short key of a stored name.
+
+    >>> short_key(b"data/" + b"n" * 500)[:14], len(short_key(b"data/" + b"n" * 500))
+    (b'nnnnnnnnnnnnnn', 193)
+    """
+    key = stored_name.removeprefix(b"data/")
+    digest = hashlib.sha256(stored_name).hexdigest()
+    return key[:BEGINNING_BYTES] + b"~" + digest.encode()
+
+
+def is_long(engine: Engine, key: bytes) -> bool:
+    """Return whether a stored key is longer than an engine takes."""
+    if 2 * len(key) > engine.limits.key_bytes:  # lmdb counts zero bytes twice
+        try:
+            engine.check_limits(Txn(success=(Put(key, b""),)))
+        except (InvalidKeyError, CommitTooLargeError):
+            return True
+    return False
+
+
+def with_long_keys(kv: KeyspaceReads[str], key: str) -> tuple[Any, str | bytes]:
+    """Return the view that has a key, and the key there: `long-keys` if a record ever had it there.
+
+    Copies of such a record have it there, too, even if their engine takes longer keys. One more
+    read for a key of more than 128 bytes.
+    """
+    stored = kv.keyspace.encode(key)
+    if isinstance(kv, SnapshotKV) and len(stored) > BEGINNING_BYTES:
+        short = short_key(b"data/" + stored.removeprefix(kv.keyspace.prefix))
+        if next(iter(kv.space(LONG_KEY_NAMES).history(short)), None) is not None:
+            return kv.space(LONG_KEYS), short
+    return kv, key
+
+
+class LongKeys:
+    """The place of keys that are longer than a record's engine takes: two spaces of the record.
+
+    `long-keys` has the values, and `long-key-names` the full names, both under a short key: the
+    first 128 bytes of the name, `~`, and the SHA-256 of the stored name in hexadecimal. The stored
+    name of a store's or a prefix's key is `data/` and the key, that of a key in a space
+    `space/<name>/` and the key. Two names have the same short key only if their SHA-256 is the
+    same.
+
+        data//registry/configmaps/nnn...   /registry/configmaps/nn...n~5ae1...   of each space
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._values, self._names = (layout.space(s) for s in (LONG_KEYS, LONG_KEY_NAMES))
+        self.prefixes = self._values.prefix, self._names.prefix
+
+    def rows(self, stored_name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+        """Return what is stored for a long key: two keys with their values."""
+        short = short_key(stored_name)
+        return [(self._values.encode(short), value), (self._names.encode(short), stored_name)]

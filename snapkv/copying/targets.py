@@ -5,11 +5,12 @@ A target is an archive (`archive_target`), or another store (`store_target`).
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Protocol
 
-from snapkv.copying.sources import Step
+from snapkv.copying.sources import SourceCommit
 from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.layout import SourceId, StampRecord, stamp_of
 from snapkv.reading.sources import paired
@@ -18,62 +19,52 @@ from snapkv.times import format_time
 Pages = Iterable[Sequence[KeyValue]]
 
 
-class Target(Protocol):
+class RecordTarget(ABC):
     """Takes steps in order, each once."""
 
-    @property
-    def pending(self) -> int:
-        """Bytes that are not durable yet."""
-        ...
+    pending: int
+    """Bytes that are not durable yet."""
+    is_full: bool
+    """Whether a flush is due, whatever its age."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether a flush is due, whatever its age."""
-        ...
-
+    @abstractmethod
     def known(self) -> SourceId | None:
         """Return the source that is recorded there."""
-        ...
 
+    @abstractmethod
     def open(self, identity: SourceId) -> None:
         """Take a source; raises `ArchiveError` if the target holds anything else."""
-        ...
 
+    @abstractmethod
     def last(self) -> KeyValue | None:
         """Return the newest mark of the source that is recorded durably."""
-        ...
 
+    @abstractmethod
     def begin(self, mark: KeyValue, state: Pages) -> None:
         """Record a first state, and its mark."""
-        ...
 
+    @abstractmethod
     def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
         """Record what differs between the newest recorded state and that of a mark."""
-        ...
 
-    def add(self, step: Step) -> None:
+    @abstractmethod
+    def add(self, step: SourceCommit) -> None:
         """Take a step."""
-        ...
 
     def settle_in(self) -> float:
-        """Return after how many seconds steps should `settle` that wait for more to go along."""
-        ...
+        """Return after how many seconds `settle` is due; infinity if steps wait for a flush."""
+        return math.inf
 
-    def settle(self) -> None:
-        """Make durable what waits only for more to go along."""
-        ...
+    def settle(self) -> None:  # noqa: B027
+        """Make durable what waits only for more steps."""
 
+    @abstractmethod
     def flush(self) -> None:
         """Make all steps durable."""
-        ...
 
+    @abstractmethod
     def tend(self, keep_before_ms: int | None) -> None:
         """Do what is due besides: merge, clean, and drop what is older than a time."""
-        ...
-
-    def close(self) -> None:
-        """Free what it holds, without a flush."""
-        ...
 
 
 def lost_marks(last: KeyValue, mark: KeyValue) -> list[KeyValue]:

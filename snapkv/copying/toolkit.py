@@ -4,9 +4,9 @@ The targets that are archives need pyarrow: `snapkv.copying.archive_target`.
 """
 
 from snapkv.coordination.requests import transact
-from snapkv.copying.sources import Step
+from snapkv.copying.sources import SourceCommit
 from snapkv.copying.store_target import StoreTarget
-from snapkv.copying.targets import Target
+from snapkv.copying.targets import RecordTarget
 from snapkv.engine.contract import Compare, Delete, KeyEvent, KeyValue, Op, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
 from snapkv.layout import (
@@ -32,11 +32,11 @@ __all__ = [
     "Op",
     "Put",
     "Range",
+    "RecordTarget",
+    "SourceCommit",
     "SourceId",
     "StampRecord",
-    "Step",
     "StoreTarget",
-    "Target",
     "Txn",
     "View",
     "prefix_end",

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from snapkv.errors import FileMissingError, SnapKVError
-from snapkv.fleet.member import named
+from snapkv.fleet.member import named, naming
 from snapkv.fleet.pin import Pin
+from snapkv.layout import encode_text
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from snapkv.archive.whole import Read, WholeArchive
+    from snapkv.archive.small_archives import ArchiveRows, SmallArchive
+    from snapkv.reading.arrow import Table
 
 Found = TypeVar("Found")
 Pair = tuple[Pin, Pin]
 """A member at two moments, or twice at one."""
-Merge = Callable[[Sequence[Pair], "Sequence[Read]"], Found]
+Merge = Callable[[Sequence[Pair], "Sequence[ArchiveRows]"], Found]
 Some = tuple[Sequence[Pair], Found | None]
 
 THREADS = min(8, os.cpu_count() or 1)
@@ -72,10 +74,10 @@ def _batches(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
 
 
 def _merged(batch: Sequence[Pair], merge: Merge[Found]) -> list[Some[Found]]:
-    """Read a batch, and merge what lies side by side in it."""
+    """ArchiveRows a batch, and merge what lies side by side in it."""
     found: list[Some[Found]] = []
     some: list[Pair] = []
-    archives: list[Read] = []
+    archives: list[ArchiveRows] = []
     size = 0
     for pair in batch:
         read = _read(pair)
@@ -93,7 +95,7 @@ def _merged(batch: Sequence[Pair], merge: Merge[Found]) -> list[Some[Found]]:
     return found
 
 
-def _read(pair: Pair) -> Read | None:
+def _read(pair: Pair) -> ArchiveRows | None:
     """Return the rows of an archive; None if the member has to be opened."""
     whole = _whole(pair)
     if whole is None:
@@ -107,7 +109,49 @@ def _read(pair: Pair) -> Read | None:
         raise named(e, pair[0].connection.name)  # noqa: B904
 
 
-def _whole(pair: Pair) -> WholeArchive | None:
+def _whole(pair: Pair) -> SmallArchive | None:
     """Return the archive that both moments show; None if there is none, or another manifest."""
     a, b = pair
     return a.whole if a.whole is b.whole else None
+
+
+# --- moments as Arrow tables; needs pyarrow ---
+
+
+def fleet_table(pins: Iterable[Pin], prefix: str | None) -> Table:
+    """Return the keys of members as one table, with a column `member` before.
+
+    Small archives are read as wholes, a batch at a time.
+    """
+    import pyarrow as pa
+
+    from snapkv.archive.small_archives import COLUMNS, states
+    from snapkv.reading.arrow import SNAPSHOT
+
+    member = pa.field("member", pa.string(), nullable=False)
+    stored = encode_text("" if prefix is None else prefix, "prefix")
+
+    def merge(pairs: Sequence[Pair], archives: Sequence[ArchiveRows]) -> Table:
+        rows = states(archives, stored)
+        names = pa.array([pin.connection.name for pin, _ in pairs])
+        found = rows.select(COLUMNS).rename_columns(SNAPSHOT.names).cast(SNAPSHOT)
+        return found.add_column(0, member, names.take(rows["archive"]))
+
+    def opened(pin: Pin) -> Table:
+        name, snapshot = pin.connection.name, pin.snapshot()
+        if snapshot is None:
+            return SNAPSHOT.empty_table()
+        with naming(name):
+            return snapshot.to_arrow(pin.connection.member.longer(prefix))
+
+    parts = [pa.schema([member, *SNAPSHOT]).empty_table()]
+    pairs = [(pin, pin) for pin in pins if pin.connection.member.may_have(prefix)]
+    for some, table in merged(pairs, merge):
+        if table is not None:
+            parts.append(table)
+            continue
+        for pin, _ in some:
+            rows = opened(pin)
+            names = pa.repeat(pa.scalar(pin.connection.name), rows.num_rows)
+            parts.append(rows.add_column(0, member, names))
+    return pa.concat_tables(parts)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from snapkv.archive import open_files
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import FOLDER
-from snapkv.archive.places import open_files
 from snapkv.archive.storage import location_of
 from snapkv.base.files import typed_errors
 from snapkv.errors import EngineUnavailableError, SnapKVError

@@ -12,7 +12,7 @@ from snapkv.fleet.pin import LATE, Pin, Seen
 from snapkv.layout import encode_text
 
 if TYPE_CHECKING:
-    from snapkv.archive.whole import Read
+    from snapkv.archive.small_archives import ArchiveRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,10 @@ class FleetDiff:
 
 
 def _differences(
-    pairs: Sequence[Pair], archives: Sequence[Read], prefix: bytes
+    pairs: Sequence[Pair], archives: Sequence[ArchiveRows], prefix: bytes
 ) -> Iterator[FleetDifference]:
     """Yield the differences of archives that were read as wholes."""
-    from snapkv.archive.whole import differences  # it needs pyarrow
+    from snapkv.archive.small_archives import differences  # it needs pyarrow
 
     names = [b.connection.name for _, b in pairs]
     backwards = [a.timestamp > b.timestamp for a, b in pairs]

@@ -252,7 +252,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         Needs pyarrow. A round trip a page. Raises `InvalidKeyError` for an observed key that is
         not valid UTF-8.
         """
-        from snapkv.fleet.tables import fleet_table
+        from snapkv.fleet.archive_batches import fleet_table
 
         return fleet_table([self._pins[name] for name in chosen(list(self._pins), members)], prefix)
 

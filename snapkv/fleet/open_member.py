@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 ReadSpan = Callable[[Keys, int | None, int], Iterator[Found]]
-"""Keys the times in (since, until] of an open member."""
+"""Reads the times in (since, until] of an open member."""
 
 
 class Connection(Link):
@@ -274,9 +274,9 @@ class Connection(Link):
         """Return a closed archive at a time that it has, if it may be read as a whole."""
         whole, number = self._whole, self._reached
         if whole is None or whole.manifest.number < number or whole.manifest.resolved < timestamp:
-            from snapkv.archive.places import open_files  # these need pyarrow
-            from snapkv.archive.publishing import newest as newest_of
-            from snapkv.archive.publishing import numbered
+            from snapkv.archive import open_files  # these need pyarrow
+            from snapkv.archive.manifest import newest as newest_of
+            from snapkv.archive.manifest import numbered
             from snapkv.fleet.archive_reach import reached_in
 
             files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
@@ -287,9 +287,9 @@ class Connection(Link):
             if manifest is None:
                 return self.missing(f"no archive in {self.member.url}: nothing was recorded yet")
             self._identify(manifest.source.id)
-            from snapkv.archive.whole import WholeArchive  # it needs pyarrow
+            from snapkv.archive.small_archives import SmallArchive  # it needs pyarrow
 
-            self._whole = whole = WholeArchive(files, manifest)
+            self._whole = whole = SmallArchive(files, manifest)
         self._know(whole.manifest.resolved)
         if timestamp > whole.manifest.resolved or not whole.is_small:
             return None

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from snapkv.archive.delta_columns import changes_of
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.live_and_archive import JoinedEngine, archive_of
 from snapkv.archive.manifest import File
+from snapkv.archive.state_rows import changes_of
 from snapkv.engine.contract import Engine
 from snapkv.layout import Mark
 from snapkv.reading import tables

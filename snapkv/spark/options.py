@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapkv.errors import SnapKVError
-from snapkv.fleet.late_members import BEHIND
+from snapkv.fleet.members import BEHIND
 from snapkv.layout import Keyspace
 from snapkv.reading.spans import Span
 from snapkv.spark import errors

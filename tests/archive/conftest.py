@@ -6,8 +6,8 @@ from store.conftest import clock as clock
 from store.conftest import place as place
 from store.conftest import store as store
 
+from snapkv.archive import open_files
 from snapkv.archive.folder import Folder
-from snapkv.archive.places import open_files
 
 
 @pytest.fixture

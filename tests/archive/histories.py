@@ -9,10 +9,9 @@ from snapkv import ManualClock, SnapshotKV
 from snapkv.archive.folder import Files, Folder
 from snapkv.archive.writer import ArchiveWriter
 from snapkv.copying.archive_target import ArchiveTarget
-from snapkv.copying.options import RecordOptions
-from snapkv.copying.run import Recording
+from snapkv.copying.record_options import RecordOptions, RecordStatus
+from snapkv.copying.recorder import Recording
 from snapkv.copying.sources import StoreSource
-from snapkv.copying.status import RecordStatus
 
 KEYS = [f"k{n}" for n in range(12)] + ["a/b", "a\xff", "z"]
 SPACES = ["s", "s/%", "t"]

@@ -12,7 +12,7 @@ from sampling import fewer_on_etcd, some
 import snapkv
 import snapkv.aio
 from snapkv import CompactedError
-from snapkv.archive import state, writer
+from snapkv.archive import state_rows, writer
 from snapkv.engine import memory
 from snapkv.engine.etcd import scan
 from snapkv.engine.lmdb import walking
@@ -34,7 +34,7 @@ def folder(tmp_path):
 def short_pages(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 4)
     monkeypatch.setattr(scan, "PAGE_ROWS_FIRST", 3)
     monkeypatch.setattr(scan, "PAGE_ROWS_MAX", 3)
     monkeypatch.setattr(memory, "SCAN_PAGE_ROWS", 3)

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 import snapkv
-from snapkv.archive.places import open_files
+from snapkv.archive import open_files
 from snapkv.errors import EngineUnavailableError, ReadTimeoutError
 
 from .histories import Recorder

@@ -7,9 +7,9 @@ import time
 import pytest
 
 import snapkv
-from snapkv.archive import publishing
-from snapkv.archive.places import open_files
-from snapkv.archive.publishing import newest, publish
+from snapkv.archive import manifest as manifests
+from snapkv.archive import open_files
+from snapkv.archive.manifest import newest, publish
 from snapkv.errors import (
     AccessDeniedError,
     ArchiveTakenError,
@@ -281,7 +281,7 @@ def test_a_recorder_whose_manifest_another_one_published(store, s3, proxy):
 @embedded
 def test_the_requests_of_a_flush(store, s3, proxy, monkeypatch):
     """docs/archive_places.md lists them; manifests that were replaced an hour ago are deleted."""
-    monkeypatch.setattr(publishing, "GRACE_S", LONG_OVER)
+    monkeypatch.setattr(manifests, "GRACE_S", LONG_OVER)
     recording = Recorder(store, open_files(s3.new_url(), proxy.storage))
     for n in range(10):
         store.save("a", b"%d" % n)

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from snapkv.archive import publishing
+from snapkv.archive import manifest as manifests
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.folder import Folder
-from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.publishing import newest, publish, resolved
+from snapkv.archive.manifest import File, Manifest, newest, publish, resolved
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError, FormatError
 from snapkv.layout import SourceId
 
@@ -52,7 +51,7 @@ def test_of_two_writers_one_publishes(files):
 
 def test_a_writer_that_was_away_for_long_does_not_publish(files, monkeypatch):
     """Old manifests are deleted, so its number is free."""
-    monkeypatch.setattr(publishing, "GRACE_S", LONG_OVER)
+    monkeypatch.setattr(manifests, "GRACE_S", LONG_OVER)
     for number in range(1, 30):
         assert publish(files, manifest(number))
     names = [Path(entry.name).name for entry in files.list("_manifest")]

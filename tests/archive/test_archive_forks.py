@@ -8,9 +8,9 @@ import time
 import pytest
 
 import snapkv
+from snapkv.archive import open_files
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.folder import Folder
-from snapkv.archive.places import open_files
 from snapkv.errors import NotSupportedError
 
 from .histories import recorder

@@ -6,7 +6,7 @@ import pytest
 from sampling import fewer_on_etcd, some
 
 from snapkv import CompactedError
-from snapkv.archive import state, writer
+from snapkv.archive import state_rows, writer
 
 from .histories import Writing, answers, recorder
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def small_files(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
 
 
 def reopened(place, clock, folder):

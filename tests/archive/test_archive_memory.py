@@ -15,7 +15,7 @@ PROGRAM = """
 import random, resource, sys
 from snapkv.archive.folder import Folder
 from snapkv.archive.verify import verify
-from snapkv.archive.writer import ArchiveWriter, Change
+from snapkv.archive.writer import ArchivedChange, ArchiveWriter
 from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.layout import Layout, SourceId, StampRecord
 
@@ -44,7 +44,8 @@ if what == "begin":
     writer.begin(mark(KEYS + 3, 2), pages())
 elif what == "change":
     writer = ArchiveWriter(Folder(folder), SourceId(b"id", "default", 2))
-    changes = (Change(KeyEvent(kv(n, KEYS + 4, 2), False), TS + 3) for n in range(0, KEYS, 2))
+    events = (KeyEvent(kv(n, KEYS + 4, 2), False) for n in range(0, KEYS, 2))
+    changes = (ArchivedChange(event, TS + 3) for event in events)
     writer.append(KEYS + 4, changes, [mark(KEYS + 4, 3)])
     writer._add_base()
 else:

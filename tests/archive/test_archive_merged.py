@@ -5,9 +5,9 @@ import random
 import pytest
 
 import snapkv
-from snapkv.archive import state, writer
+from snapkv.archive import state_rows, writer
 from snapkv.archive.engine import open_archived
-from snapkv.archive.publishing import existing
+from snapkv.archive.manifest import existing
 from snapkv.archive.writer import ArchiveWriter
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError, ArchiveTakenError
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("place", ["memory"], indirect=True)
 def small_files(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
 
 
 @pytest.fixture

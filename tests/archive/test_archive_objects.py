@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import snapkv
-from snapkv.archive import state, writer
-from snapkv.archive.places import open_files
+from snapkv.archive import open_files, state_rows, writer
 from snapkv.errors import ArchiveError, ArchiveTakenError
 
 from .histories import Recorder, Writing, answers
@@ -32,7 +31,7 @@ def url(s3):
 def test_it_answers_what_the_live_store_answered(place, store, clock, s3, url, monkeypatch, seed):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
     writing = Writing(place, store, clock, random.Random(seed))
     since = store.save("z", b"the first that is known")
     recording = Recorder(store, open_files(url, s3.storage))

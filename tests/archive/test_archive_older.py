@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 import snapkv
-from snapkv.archive import rows, tables, writer
+from snapkv.archive import rows, writer
 from snapkv.archive.delta_lake import publish_delta
 from snapkv.archive.iceberg import publish_iceberg
 from snapkv.archive.verify import verify
@@ -35,7 +35,7 @@ def older(monkeypatch):
         patch.setitem(rows.SCHEMAS, "log", OLD_LOG)
         patch.setattr(writer, "encode", encoded)
         patch.setattr(writer, "table_of", lambda *args: table_of(*args))
-        patch.setattr(tables, "LOG", OLD_LOG)
+        patch.setattr(rows, "LOG", OLD_LOG)
         yield patch
 
 

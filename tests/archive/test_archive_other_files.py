@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import snapkv
-from snapkv.archive import iceberg, publishing, writer
+from snapkv.archive import iceberg, manifest, open_files, writer
 from snapkv.archive.delta_lake import publish_delta
 from snapkv.archive.folder import Folder
-from snapkv.archive.places import open_files
-from snapkv.archive.publishing import newest
+from snapkv.archive.manifest import newest
 from snapkv.cli import main
 from snapkv.errors import ArchiveError, ArchiveTakenError
 
@@ -87,7 +86,7 @@ def test_every_file_below_a_place_survives(place, store, clock, files, monkeypat
     """Whatever is recorded, merged, dropped, cleaned and published, and whenever they came."""
     print(f"seed {seed}")
     rng = random.Random(seed)
-    for module in (publishing, iceberg):
+    for module in (manifest, iceberg):
         monkeypatch.setattr(module, "GRACE_S", LONG_OVER)
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "MERGED_FILES", 3)

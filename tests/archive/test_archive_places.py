@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import snapkv
+from snapkv.archive import open_files
 from snapkv.archive.folder import Folder
 from snapkv.archive.objects import ObjectStore
-from snapkv.archive.places import open_files
 from snapkv.errors import (
     AccessDeniedError,
     ArchiveError,

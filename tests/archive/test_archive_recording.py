@@ -11,8 +11,8 @@ from sampling import SOAK
 from snapkv.archive import writer
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.folder import Folder
+from snapkv.archive.manifest import existing
 from snapkv.archive.objects import ObjectStore
-from snapkv.archive.publishing import existing
 from snapkv.copying import archive_target
 from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Range

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from snapkv.archive import writer
+from snapkv.archive.data_files import OpenFiles
 from snapkv.archive.folder import Folder
-from snapkv.archive.manifest import Manifest
-from snapkv.archive.opened import OpenFiles
-from snapkv.archive.publishing import existing, publish
+from snapkv.archive.manifest import Manifest, existing, publish
 from snapkv.archive.verify import verify
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError

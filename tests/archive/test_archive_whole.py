@@ -6,10 +6,10 @@ import pytest
 
 import snapkv
 from snapkv.archive import writer
+from snapkv.archive.data_files import ArchiveError
 from snapkv.archive.folder import Folder
-from snapkv.archive.opened import ArchiveError
-from snapkv.archive.publishing import existing
-from snapkv.archive.whole import COLUMNS, WholeArchive, differences, states
+from snapkv.archive.manifest import existing
+from snapkv.archive.small_archives import COLUMNS, SmallArchive, differences, states
 from snapkv.errors import CompactedError
 
 from .histories import Writing, recorder
@@ -25,7 +25,7 @@ def small_files(monkeypatch):
 
 def whole(folder):
     files = Folder(str(folder))
-    return WholeArchive(files, existing(files))
+    return SmallArchive(files, existing(files))
 
 
 def state(archive, ts, prefix=""):

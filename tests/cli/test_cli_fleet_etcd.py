@@ -13,7 +13,7 @@ from etcd_server import EtcdPool, EtcdServer, eventually
 
 import snapkv
 from snapkv.cli.fleet import tick_members
-from snapkv.fleet.ticker import TICK_TIMEOUT_S
+from snapkv.fleet.tick_rounds import TICK_TIMEOUT_S
 
 SOON = ["--timeout", "1s"]
 OUTAGE = {"leave-out": "left out", "stale": "missing"}

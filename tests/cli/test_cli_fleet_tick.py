@@ -13,7 +13,7 @@ import snapkv
 from snapkv.cli.fleet import tick_members
 from snapkv.cli.fleet.tick_members import REFUSED_ROUNDS, Rounds
 from snapkv.clock import SystemClock
-from snapkv.fleet.ticker import TICK_TIMEOUT_S, Round
+from snapkv.fleet.tick_rounds import TICK_TIMEOUT_S, Round
 
 pytestmark = pytest.mark.slow
 

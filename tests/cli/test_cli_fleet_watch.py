@@ -12,7 +12,7 @@ from cli_terminal import following
 import snapkv
 from snapkv.cli.exits import Exit
 from snapkv.cli.fleet import watch_members
-from snapkv.fleet import watch as fleet_watch
+from snapkv.fleet import fleet_watch
 
 pytestmark = pytest.mark.slow
 

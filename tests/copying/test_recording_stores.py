@@ -298,7 +298,7 @@ def test_a_flag_ends_it_while_the_source_is_away(place, tmp_path, monkeypatch):
 @memory
 def test_a_deposed_recorder_writes_no_more(place, store, tmp_path):
     """Its leadership ends while it is between two steps: the target's guard notices."""
-    from snapkv.copying.run import Recording
+    from snapkv.copying.recorder import Recording
     from snapkv.errors import SessionLostError
 
     into = f"memory:{tmp_path}"

@@ -28,7 +28,7 @@ from chains import check_ends
 
 import snapkv
 from snapkv.errors import SnapKVError
-from snapkv.fleet.watch import Late
+from snapkv.fleet.fleet_watch import Late
 
 BEHIND = ("error", "stale", "leave out")
 KEPT_MAX = 400

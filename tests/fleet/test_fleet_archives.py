@@ -10,7 +10,7 @@ from sampling import SOAK
 
 import snapkv
 from snapkv import MembersBehindError
-from snapkv.archive.places import open_files
+from snapkv.archive import open_files
 from snapkv.archive.storage import REQUEST_TIMEOUT_S
 from snapkv.errors import (
     EngineUnavailableError,

@@ -9,7 +9,7 @@ from archive.histories import recorder
 import snapkv
 from snapkv.archive import writer
 from snapkv.archive.folder import Folder
-from snapkv.archive.publishing import existing
+from snapkv.archive.manifest import existing
 from snapkv.archive.rows import DELTA
 from snapkv.errors import ArchiveError
 from snapkv.fleet import archive_batches

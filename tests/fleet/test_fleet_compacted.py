@@ -14,8 +14,8 @@ from snapkv.engine import memory
 from snapkv.engine.etcd import scan
 from snapkv.engine.lmdb import walking
 from snapkv.errors import EngineUnavailableError, HistoryGapError
-from snapkv.fleet.late_members import Span
-from snapkv.fleet.merged_log import differences_in, logs
+from snapkv.fleet.members import HistorySpan
+from snapkv.fleet.merged_logs import differences_in, logs
 from snapkv.reading import history
 from snapkv.timeline import moment as moments
 
@@ -243,7 +243,7 @@ def test_a_log_goes_on_to_say_what_each_commit_changed(sites, kind, newest_first
         store.commit(puts={"k": b"%d" % n, f"k{n}": b""})
     folder, until = sites.archive("a"), store.resolved()
     fleet = sites.fleet({"a": sites.described_as("a", archive=folder)})
-    span = Span(None, until, {"a": until}, {})
+    span = HistorySpan(None, until, {"a": until}, {})
     members = fleet._members
     found = logs(members, span, newest_first=newest_first, details=True)
     first = next(found)

@@ -18,7 +18,7 @@ import pytest
 from sampling import SOAK
 
 import snapkv
-from snapkv.fleet.watch import FleetChanges, Late
+from snapkv.fleet.fleet_watch import FleetChanges, Late
 
 from .oracle import History, State, Writes, merged
 from .world import PLACES, WAIT_S, Readers, World, Writing, made_world

@@ -25,7 +25,7 @@ from sampling import SOAK
 import snapkv
 from snapkv.engine.etcd.connection import ClusterConnection as EtcdConnection
 from snapkv.errors import StoreRecreatedError, StoreRestoredError
-from snapkv.fleet import follower
+from snapkv.fleet import fleet_watch
 from snapkv.timeline import continuity
 
 from .oracle import History, events_of
@@ -51,7 +51,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EtcdServe
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let idle watches look for a restore often."""
-    for module in (continuity, follower):
+    for module in (continuity, fleet_watch):
         monkeypatch.setattr(module, "LOOK_S", 0.2)
 
 

@@ -14,8 +14,8 @@ from snapkv.errors import (
     InvalidTypeError,
     StoreClosedError,
 )
-from snapkv.fleet.late_members import span_of
-from snapkv.fleet.merged_log import logs
+from snapkv.fleet.members import span_of
+from snapkv.fleet.merged_logs import logs
 from snapkv.fleet.open_member import Connection
 from snapkv.reading import history
 from snapkv.times import physical_ms

@@ -9,7 +9,7 @@ from store.wrapping import backup
 import snapkv
 from snapkv import MembersBehindError
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreRestoredError
-from snapkv.fleet.finality import Span, newest_final
+from snapkv.fleet.members import FinalSpan, newest_final
 from snapkv.times import TIMESTAMP_MAX
 
 from .histories import PREFIX
@@ -95,7 +95,7 @@ def test_the_newest_final_time_of_random_members(seed):
         for _ in range(rng.randrange(1, 6)):
             joined = rng.choice([0, 0, rng.randrange(20)])
             left = rng.choice([TIMESTAMP_MAX, TIMESTAMP_MAX, joined + rng.randrange(20)])
-            spans.append(Span(rng.randrange(40), joined, left))
+            spans.append(FinalSpan(rng.randrange(40), joined, left))
         for of in ("all", "99%", "50%", "1%", *range(1, len(spans) + 1)):
             found = newest_final(spans, of)
             assert found == naive(spans, of, range(1, 60)), (spans, of)

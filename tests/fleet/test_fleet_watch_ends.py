@@ -10,7 +10,7 @@ from snapkv import CompactedError
 from snapkv.engine import memory
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import SnapKVError, StoreClosedError, StoreRecreatedError, StoreRestoredError
-from snapkv.fleet import follower
+from snapkv.fleet import fleet_watch
 
 from .following import drained, of, taken
 from .sites import WAIT_S, eventually
@@ -153,7 +153,7 @@ def test_a_member_without_room_does_not_wait_in_a_closed_watch(sites):
 def test_a_watch_that_nobody_reads_ends_its_threads(sites, monkeypatch):
     sites.add("a", "b")
     sites.tick()
-    monkeypatch.setattr(follower, "LOOK_S", 0.05)
+    monkeypatch.setattr(fleet_watch, "LOOK_S", 0.05)
     watch = sites.fleet().watch(since=0, timeout=0)
     assert list(watch) == []
     followers = list(watch._followers)

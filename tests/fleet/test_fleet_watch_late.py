@@ -9,8 +9,7 @@ from store.wrapping import backup
 import snapkv
 from snapkv import Late
 from snapkv.errors import StoreRestoredError
-from snapkv.fleet import follower
-from snapkv.fleet import watch as watch_module
+from snapkv.fleet import fleet_watch
 
 from .following import of, own, plain, taken
 from .sites import WAIT_S, eventually
@@ -31,15 +30,14 @@ class Clock:
 def passing(monkeypatch):
     """The clock by which members are left out; the machine may take a minute for a test."""
     clock = Clock()
-    monkeypatch.setattr(watch_module, "PATIENCE_S", 60.0)
-    for module in (watch_module, follower):
-        monkeypatch.setattr(module, "monotonic", clock)
+    monkeypatch.setattr(fleet_watch, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(fleet_watch, "monotonic", clock)
     return clock
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(watch_module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(fleet_watch, "PATIENCE_S", 0.05)
 
 
 def settled(watch, sites):
@@ -80,7 +78,7 @@ def test_a_member_that_hangs_is_left_out_and_comes_late(sites, servers, monkeypa
         item = watch.next(WAIT_S)
         assert (of(item)[0], list(item.members), item.missing) == (both, ["a", "b"], ())
         servers.set(sites.urls["b"], "hung")
-        monkeypatch.setattr(watch_module, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(fleet_watch, "PATIENCE_S", 0.05)
         missed, stamps = [], []
         for n in range(3):
             sites.later()
@@ -90,7 +88,7 @@ def test_a_member_that_hangs_is_left_out_and_comes_late(sites, servers, monkeypa
             item = watch.next(WAIT_S)
             assert of(item) == (stamps[n], {"a": [("k", b"%d" % n)]})
             assert item.missing == ("b",)
-        monkeypatch.setattr(watch_module, "PATIENCE_S", 60.0)  # the machine may pause, too
+        monkeypatch.setattr(fleet_watch, "PATIENCE_S", 60.0)  # the machine may pause, too
         servers.set(sites.urls["b"], "here")
         lates = lates_until(watch, stamps[-1])  # before a goes on: it would not wait for b
         sites.later()
@@ -261,12 +259,12 @@ def replayed(items, names):
 def test_members_that_come_and_go_at_random(sites, servers, monkeypatch, seed, resumed):
     print(f"seed {seed}")
     rng = random.Random(seed)
-    monkeypatch.setattr(watch_module, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(fleet_watch, "PATIENCE_S", 0.01)
     names = ["a", "b", "c"]
     sites.add(*names)
     sites.tick()
     fleet = sites.fleet(timeout=0.05)
-    monkeypatch.setattr(follower, "RETRY_S_MAX", 0.1)
+    monkeypatch.setattr(fleet_watch, "RETRY_S_MAX", 0.1)
     followed = fleet.watch(since=0, behind="leave out")
     items, times = [], []
 

@@ -9,7 +9,7 @@ from store.wrapping import backup
 
 import snapkv
 from snapkv.errors import InvalidOptionError, MembersBehindError, StoreRestoredError
-from snapkv.fleet import follower
+from snapkv.fleet import fleet_watch
 
 from .following import drained, of, own, taken
 from .histories import PREFIX, Writing
@@ -196,13 +196,13 @@ def test_little_memory_is_enough(sites, hold_bytes, monkeypatch):
     sites.later()
     sites.tick()
     wanted, held = own(sites), []
-    original = follower.Follower._move
+    original = fleet_watch.MemberFollower._move
 
     def move(self, progress):
         held.append(self.held)
         original(self, progress)
 
-    monkeypatch.setattr(follower.Follower, "_move", move)
+    monkeypatch.setattr(fleet_watch.MemberFollower, "_move", move)
     with sites.fleet().watch(since=0, timeout=0, hold_bytes=hold_bytes) as watch:
         assert drained(watch) == wanted
     largest = 3 * 250  # one step more than it may hold

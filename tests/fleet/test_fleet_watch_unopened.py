@@ -5,7 +5,7 @@ from store.wrapping import backup
 
 import snapkv
 from snapkv.errors import StoreRestoredError
-from snapkv.fleet import watch
+from snapkv.fleet import fleet_watch
 
 from .following import of
 from .sites import WAIT_S
@@ -47,7 +47,7 @@ def test_a_member_that_is_left_out_then_gives_all_that_is_missing(
     sites, servers, token, monkeypatch
 ):
     """Its newest commit that was seen is later than the place of the watch."""
-    monkeypatch.setattr(watch, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(fleet_watch, "PATIENCE_S", 0.05)
     sites.later()
     ts = sites["a"].save("k", b"1")
     with sites.fleet(timeout=0.1).watch(resume=token, behind="leave out") as watched:

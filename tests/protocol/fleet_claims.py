@@ -19,7 +19,7 @@ from fleet_histories import (
 )
 from fleet_servers import Server
 
-from snapkv.fleet.watch import FleetChanges, Late
+from snapkv.fleet.fleet_watch import FleetChanges, Late
 from snapkv.model import Changes
 
 Changed = tuple[tuple[int, Written], ...]

@@ -7,10 +7,9 @@ from typing import Any
 
 from fleet_servers import Stream
 
-from snapkv.fleet import watch as watch_module
-from snapkv.fleet.follower import Follower
+from snapkv.fleet import fleet_watch as watch_module
+from snapkv.fleet.fleet_watch import PATIENCE_S, FleetWatch, MemberFollower
 from snapkv.fleet.open_member import Connection
-from snapkv.fleet.watch import PATIENCE_S, FleetWatch
 
 
 def connection_key(connection: Connection) -> Hashable:
@@ -66,7 +65,7 @@ def watch_key(watch: FleetWatch) -> Hashable:
     return watch.timestamp, tuple(map(follower_key, watch._followers))
 
 
-def follower_key(follower: Follower) -> Hashable:
+def follower_key(follower: MemberFollower) -> Hashable:
     inner = follower._watch
     own = inner and (inner._mark, inner.timestamp, continuous_key(inner._watcher))
     queue = tuple((step.mark, step.changes is None) for step in follower._queue)
@@ -80,7 +79,7 @@ def follower_key(follower: Follower) -> Hashable:
     )
 
 
-def _held_for(follower: Follower) -> float | None:
+def _held_for(follower: MemberFollower) -> float | None:
     """Return for how long a follower has held its watch back, as far as that matters."""
     if follower.holds_since is None:
         return None

@@ -16,9 +16,9 @@ from fleet_servers import READERS, Server
 import snapkv
 from snapkv import FleetMoment
 from snapkv.errors import MembersBehindError, SnapKVError, StoreRestoredError
-from snapkv.fleet.late_members import Behind
+from snapkv.fleet.fleet_watch import FleetWatch
+from snapkv.fleet.members import Behind
 from snapkv.fleet.pin import Seen
-from snapkv.fleet.watch import FleetWatch
 
 HOUR_S = 3_600.0
 

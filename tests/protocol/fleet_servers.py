@@ -20,7 +20,7 @@ from snapkv.base import waiting
 from snapkv.engine.contract import KeyValue, Pairs, Range, ReadResult, Txn, TxnResult, WatchBatch
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import StoreClosedError
-from snapkv.fleet import follower
+from snapkv.fleet import fleet_watch
 from snapkv.fleet.members import Members
 
 READERS = "fleet"
@@ -266,7 +266,7 @@ def one_thread() -> Iterator[StillTime]:
     time = StillTime()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(location._ENGINES, "remote", (_open_engine, ()))
-        patch.setattr(follower, "threading", FollowerThreads)
+        patch.setattr(fleet_watch, "threading", FollowerThreads)
         patch.setattr(Members, "_threads", lambda self: OneByOne())
         for module in _modules_with(waiting.monotonic):
             patch.setattr(module, "monotonic", time.monotonic)

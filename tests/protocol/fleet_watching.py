@@ -14,8 +14,7 @@ from fleet_process import Process
 from fleet_servers import Server
 
 from snapkv.errors import SnapKVError
-from snapkv.fleet.follower import Follower
-from snapkv.fleet.watch import FleetChanges
+from snapkv.fleet.fleet_watch import FleetChanges, MemberFollower
 
 ROUNDS_MAX = 50
 QUIET = {*NAMES, "take"}
@@ -107,7 +106,7 @@ class Watching:
 
     # --- one step after the other ---
 
-    def step(self, follower: Follower) -> None:
+    def step(self, follower: MemberFollower) -> None:
         """Let a follower do what its thread does next."""
         assert self.process.watch is not None
         before = watch_key(self.process.watch)

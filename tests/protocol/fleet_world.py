@@ -13,8 +13,7 @@ from fleet_servers import StillTime
 from fleet_watching import Left, Watching
 from fleet_writers import Writers
 
-from snapkv.fleet.follower import Follower
-from snapkv.fleet.watch import PATIENCE_S
+from snapkv.fleet.fleet_watch import PATIENCE_S, MemberFollower
 
 
 class FleetWorld:
@@ -168,7 +167,7 @@ class FleetWorld:
         with self._call():
             self.watching.begin(None)
 
-    def _step(self, follower: Follower) -> None:
+    def _step(self, follower: MemberFollower) -> None:
         with self._call():
             self.watching.step(follower)
 

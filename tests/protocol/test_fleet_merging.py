@@ -7,8 +7,8 @@ from fleet_plan import Plan, Streams
 from fleet_plans import restored, seen, watched
 from fleet_runs import explored
 
+from snapkv.fleet.fleet_watch import FleetWatch
 from snapkv.fleet.open_member import Connection
-from snapkv.fleet.watch import FleetWatch
 from snapkv.timeline.continuity import Continuity
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,9 @@ from fleet_runs import explored, play
 
 from snapkv.committer.request import SentRequest
 from snapkv.fleet.fleet import Fleet
-from snapkv.fleet.follower import Follower
+from snapkv.fleet.fleet_watch import FleetWatch, MemberFollower
 from snapkv.fleet.link import Link
 from snapkv.fleet.open_member import Connection
-from snapkv.fleet.watch import FleetWatch
 from snapkv.timeline.continuity import Continuity, ContinuousWatcher
 from snapkv.timeline.tracker import Tracker
 
@@ -89,12 +88,12 @@ NOT_CHECKED = Edit(
     "self.ask(lambda reads: reads.reader.timeline.tracker.continuity.assure())",
 )
 NO_WITNESS_OF_A_WATCH = Edit(
-    Follower,
+    MemberFollower,
     "__init__",
     "connection.newest if place is None else place.witness",
     "None if place is None else place.witness",
 )
-NOT_FINAL_BY = Edit(Follower, "_final_by", "return next(above, self._witness)", "return None")
+NOT_FINAL_BY = Edit(MemberFollower, "_final_by", "return next(above, self._witness)", "return None")
 NO_DOUBT = Edit(Tracker, "see_followed", "self.continuity.doubt()", "pass")
 UNCHECKED_SEEN = Edit(Connection, "saw", "self.check_history(reads)")
 
@@ -116,7 +115,7 @@ MUTANTS: dict[str, tuple[str, list[Edit]]] = {
         "watched",
         [
             Edit(
-                Follower,
+                MemberFollower,
                 "_opened",
                 "(self._prefix, self.progress)",
                 "(self._prefix, self.progress + 1)",
@@ -125,11 +124,11 @@ MUTANTS: dict[str, tuple[str, list[Edit]]] = {
     ),
     "a member that joins and is not waited for": (
         "joining",
-        [Edit(Follower, "__init__", "max(after, connection.member.joined - 1)", "after")],
+        [Edit(MemberFollower, "__init__", "max(after, connection.member.joined - 1)", "after")],
     ),
     "a place that is not verified": (
         "left",
-        [Edit(Follower, "_opened", "if place is not None:", "if False:")],
+        [Edit(MemberFollower, "_opened", "if place is not None:", "if False:")],
     ),
     "a stream that is not verified": (
         "asked",

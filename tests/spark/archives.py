@@ -10,7 +10,7 @@ from archive.histories import recorder
 from reading.tabled import Writing
 
 from snapkv import ManualClock, SnapshotKV
-from snapkv.archive.publishing import existing
+from snapkv.archive.manifest import existing
 
 
 class Archived:

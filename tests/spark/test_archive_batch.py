@@ -17,7 +17,7 @@ from store.engines import START_MS, write_raw
 import snapkv
 from snapkv import ManualClock
 from snapkv.archive import rows as row_groups
-from snapkv.archive import state, writer
+from snapkv.archive import state_rows, writer
 from snapkv.engine import bulk_reads, version_columns
 from snapkv.engine.contract import Put
 from snapkv.engine.etcd import scan
@@ -50,7 +50,7 @@ SNAPSHOT = "key,value,create_version,mod_version,key_version"
 def small_files(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
     monkeypatch.setattr(archived_tasks, "TASK_ROWS", 5)
 
 
@@ -284,7 +284,7 @@ def test_spark_reads_what_is_asked_for(spark, made, store, monkeypatch):
     """Files by their keys; row groups by their statistics, for which filters are pushed down."""
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 2)
     monkeypatch.setattr(row_groups, "GROUP_ROWS_MAX", 2)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 1)
     archived = made(12)
     store.commit(puts={f"k/{n:02}": b"" for n in range(60)})
     archived.reach()

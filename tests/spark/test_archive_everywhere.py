@@ -12,7 +12,7 @@ from sampling import some
 from store.engines import write_raw
 
 import snapkv
-from snapkv.archive import state, writer
+from snapkv.archive import state_rows, writer
 from snapkv.engine.contract import Delete, Put
 from snapkv.spark import read_snapshot
 
@@ -33,7 +33,7 @@ STATE = """
 def small_files(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
 
 
 def intrude(archived: Archived) -> None:

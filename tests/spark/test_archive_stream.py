@@ -7,7 +7,7 @@ from archives import Archived
 from reading.tabled import FOREVER, changes_of
 from stream_queries import LIMITS, Checkpoint, Query, refused_by
 
-from snapkv.archive import state, writer
+from snapkv.archive import state_rows, writer
 from snapkv.spark import archived_tasks
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def small_files(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
-    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+    monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
     monkeypatch.setattr(archived_tasks, "TASK_ROWS", 5)
 
 

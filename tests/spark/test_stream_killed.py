@@ -15,7 +15,7 @@ from reading.tabled import FOREVER, Writing, changes_of
 from store.engines import ENGINES, START_MS, Place
 
 from snapkv import ManualClock
-from snapkv.archive import state, writer
+from snapkv.archive import state_rows, writer
 
 pytestmark = pytest.mark.long
 
@@ -33,7 +33,7 @@ def ended(tmp_path_factory):
     ):
         patch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
         patch.setattr(writer, "BASE_FILE_ROWS", 7)
-        patch.setattr(state, "CHUNK_ROWS", 9)
+        patch.setattr(state_rows, "CHUNK_ROWS", 9)
         clocks = [ManualClock(START_MS) for _ in range(3)]
         stores = [
             place.open(clock=clock, writer="ann@test")

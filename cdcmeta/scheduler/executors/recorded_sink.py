@@ -45,11 +45,11 @@ from snapkv.copying.toolkit import (
     Op,
     Put,
     Range,
+    RecordTarget,
+    SourceCommit,
     SourceId,
     StampRecord,
-    Step,
     StoreTarget,
-    Target,
     Txn,
     prefix_end,
     stamp_of,
@@ -170,7 +170,7 @@ class RecordedWriter:
         self._assignment, self._open_place = assignment, place
         self._layout = Layout(assignment.source.name)
         self._place: RecordPlace | None = None
-        self._target: Target | None = None  # None after a failure: the place is taken again
+        self._target: RecordTarget | None = None  # None after a failure: the place is taken again
         self._start = 0
         self._last: KeyValue | None = None
         self._versions: Versions | None = None
@@ -215,7 +215,7 @@ class RecordedWriter:
         if place is not None:
             place.close()
 
-    def _attempt(self, place: RecordPlace, work: Callable[[Target], None]) -> None:
+    def _attempt(self, place: RecordPlace, work: Callable[[RecordTarget], None]) -> None:
         """Work on the target, which is taken first if it is not ours for certain."""
         try:
             target = self._target
@@ -232,7 +232,11 @@ class RecordedWriter:
             raise SinkError(f"{type(e).__name__}: {e}") from e
 
     def _write(
-        self, place: RecordPlace, target: Target, commits: Sequence[Changes[str]], checkpoint: int
+        self,
+        place: RecordPlace,
+        target: RecordTarget,
+        commits: Sequence[Changes[str]],
+        checkpoint: int,
     ) -> None:
         if self._state:
             self._write_state(place, target, checkpoint)
@@ -249,7 +253,7 @@ class RecordedWriter:
         target.flush()
         place.flushed()
 
-    def _write_state(self, place: RecordPlace, target: Target, state_at: int) -> None:
+    def _write_state(self, place: RecordPlace, target: RecordTarget, state_at: int) -> None:
         """Begin a place with the state, or add what differs from it as one commit."""
         last, head = self._last, self._state[0].commit
         if self._reached < state_at:
@@ -287,7 +291,7 @@ class RecordedWriter:
         revision, encode = page.commit.revision, self._layout.data.encode
         return [KeyValue(encode(e.key), e.value or b"", revision, revision, 1) for e in page]
 
-    def _step(self, changes: Changes[str]) -> Step:
+    def _step(self, changes: Changes[str]) -> SourceCommit:
         last, head = self._last, changes.commit
         if last is not None and head.revision <= last.mod_revision:
             raise SinkError(
@@ -296,7 +300,9 @@ class RecordedWriter:
             )
         ordinal = CREATION_ORDINAL if last is None else last.version
         mark = self._mark(head, ordinal + 1)
-        return Step(mark, tuple(self._event(each.key, each.value, head) for each in changes))
+        return SourceCommit(
+            mark, tuple(self._event(each.key, each.value, head) for each in changes)
+        )
 
     def _mark(self, head: Commit, ordinal: int) -> KeyValue:
         nonce, writer = head.ts.to_bytes(8, "big"), head.writer or ""
@@ -326,7 +332,7 @@ class RecordPlace:
 
     _assignment: Assignment
 
-    def take(self, start: int) -> Target:
+    def take(self, start: int) -> RecordTarget:
         """Make sure that no earlier assignment writes any more; return the target as it is then.
 
         `start` is the time that a place begins with that has nothing yet. Raises `SinkError`:
@@ -375,7 +381,7 @@ class StorePlace(RecordPlace):
         self._prefix = self._core.layout.live.encode(ASSIGNMENTS)
         self._target: StoreTarget | None = None
 
-    def take(self, start: int) -> Target:
+    def take(self, start: int) -> RecordTarget:
         """Make the assignment's key the only one."""
         token, source = self._assignment.token, self._assignment.source
         key = ASSIGNMENTS + _TOKEN.pack(*token)
@@ -458,7 +464,7 @@ class ArchivePlace(RecordPlace):
         self._publish, self._target = publish, self._new_target()
         self._writes, self._wait_until = 0, 0.0
 
-    def take(self, start: int) -> Target:
+    def take(self, start: int) -> RecordTarget:
         """Write the token, and publish a manifest that ends what an earlier writer knows."""
         token = self._assignment.token
         for at in range(TAKE_TRIES):

@@ -17,12 +17,10 @@ from snapkv.cli.terminal import patience, report, report_warning
 from snapkv.clock import HybridClock, SystemClock
 from snapkv.errors import NAMED_MAX, MembersBehindError
 from snapkv.fleet.description import members_of
-from snapkv.fleet.fleet import Fleet
-from snapkv.fleet.late_members import Behind
+from snapkv.fleet.fleet import MEMBER_TIMEOUT_S, Fleet, open_members
 from snapkv.fleet.member import chosen
-from snapkv.fleet.members import Members
+from snapkv.fleet.members import Behind, Members
 from snapkv.fleet.moment import FleetMoment
-from snapkv.fleet.opening import MEMBER_TIMEOUT_S, opened
 from snapkv.fleet.pin import Seen
 from snapkv.times import physical_ms
 
@@ -97,7 +95,7 @@ class FleetOptions:
         with warnings_shown(), patience(f"the fleet of {self.file}"):
             described = {member.name: member for member in members_of(self.file, clock.now_ms())}
             asked = [described[name] for name in chosen(list(described), self.members)]
-            make = opened if connected else Members
+            make = open_members if connected else Members
             members = make(asked, timeout or 0.0, clock.wall)
         with Fleet(members, clock) as fleet:
             if out is not None:

@@ -49,13 +49,11 @@ from snapkv.cli.terminal import Part
 from snapkv.clock import SystemClock
 from snapkv.errors import KeyNotFoundError
 from snapkv.fleet.difference import FleetDiff
-from snapkv.fleet.late_members import Behind, Span, span_of
 from snapkv.fleet.member import Member
-from snapkv.fleet.merged import versions
-from snapkv.fleet.merged_log import MemberLogged, differences_in, logs
+from snapkv.fleet.members import Behind, FleetStatus, HistorySpan, MemberStatus, span_of, status_of
+from snapkv.fleet.merged_logs import MemberLogged, differences_in, logs, versions
 from snapkv.fleet.moment import FleetMoment
 from snapkv.fleet.open_member import Connection
-from snapkv.fleet.status import FleetStatus, MemberStatus, status_of
 from snapkv.model import Difference, Entry
 from snapkv.times import TIMESTAMP_MAX, When, is_number, pack
 
@@ -222,7 +220,7 @@ def _of_members(out: Output, found: Iterator[MemberLogged]) -> Iterator[MemberLo
         yield each
 
 
-def _span(opened: OpenFleet, since: When | None, until: When | None, policy: Behind) -> Span:
+def _span(opened: OpenFleet, since: When | None, until: When | None, policy: Behind) -> HistorySpan:
     """Return what is read of which members; name the rest."""
     fleet = opened.fleet
     low, end = (None if each is None else fleet.timestamp_of(each) for each in (since, until))

@@ -15,7 +15,7 @@ from snapkv.cli.store_options import CountOption, StoreOptions, takes, warnings_
 from snapkv.cli.terminal import report, report_error, status_line
 from snapkv.cli.tick_command import EveryOption, QuietOption, Stop, beats, period
 from snapkv.errors import NAMED_MAX
-from snapkv.fleet.ticker import TICK_TIMEOUT_S, Round
+from snapkv.fleet.tick_rounds import TICK_TIMEOUT_S, Round
 
 ROUND_S_MIN = 0.5
 """A round may take so long, however short the period is."""

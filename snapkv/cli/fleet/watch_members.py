@@ -31,9 +31,9 @@ from snapkv.cli.terminal import report
 from snapkv.cli.tick_command import Stop
 from snapkv.cli.watch_command import IdleOption, WatchSinceOption, changes_json, write_changes
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
+from snapkv.fleet.fleet_watch import FleetChanges, FleetWatch, Late
 from snapkv.fleet.link import SILENT
 from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
-from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
 from snapkv.model import Change, Changes
 from snapkv.reading.log import values_before
 

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from snapkv.errors import MembersBehindError
-from snapkv.fleet.finality import Policy
-from snapkv.fleet.late_members import allowed
-from snapkv.fleet.members import Members
+from snapkv.fleet.members import Members, Policy, allowed
 from snapkv.fleet.pin import Pin
 from snapkv.spark.fleets.offset import At, FleetOffset
 from snapkv.spark.fleets.pinned import Described, last_pins, opened

@@ -8,8 +8,7 @@ from typing import cast
 
 from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError
-from snapkv.fleet.finality import Policy, check_policy
-from snapkv.fleet.late_members import BEHIND, Behind
+from snapkv.fleet.members import BEHIND, Behind, Policy, check_policy
 from snapkv.location import Location
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError

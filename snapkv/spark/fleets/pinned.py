@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from snapkv.clock import SystemClock
 from snapkv.errors import InvalidFileError
 from snapkv.fleet.description import members_of
-from snapkv.fleet.late_members import allowed
+from snapkv.fleet.fleet import MEMBER_TIMEOUT_S
 from snapkv.fleet.member import Member, archive_of, chosen, location_of
-from snapkv.fleet.members import Members
-from snapkv.fleet.opening import MEMBER_TIMEOUT_S
+from snapkv.fleet.members import Members, allowed
 from snapkv.fleet.pin import Pin
 from snapkv.fleet.tick_rounds import aligned
 from snapkv.layout import Mark

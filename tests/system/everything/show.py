@@ -87,7 +87,7 @@ class Tour:
 
         Raises `TourError`, and `MissingExtraError` without the extra `archive`.
         """
-        import snapkv.archive.tables  # noqa: F401, without it each capture would fail
+        import snapkv.archive.rows  # noqa: F401, without it each capture would fail
 
         known = clones_of(paths, SystemClock().now_ms())  # before anything is removed
         folder = emptied(Path(self._folder))

@@ -1,4 +1,4 @@
-"""The state at a revision, made of a base and the changes since.
+"""The state at a revision, made of a base and the changes since; and changes as columns.
 
 A change supersedes the row of the base with the same key, also where it removes the key: a removal
 that were looked for among living rows only would let the base's row come back.
@@ -7,15 +7,15 @@ that were looked for among living rows only would let the base's row come back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapkv.archive.data_files import KeyedRows, OpenFiles
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.rows import BASE
-from snapkv.engine.contract import ALL_KEYS_END, KeyValue
+from snapkv.engine.contract import ALL_KEYS_END, ChangeColumns, KeyValue
 
 COLUMNS = ["value", "created", "revision", "version"]
 """What a key has at a revision."""
@@ -66,7 +66,7 @@ def state(
     revision: int,
     *,
     columns: list[str] = COLUMNS,
-) -> Iterator[Rows]:
+) -> Iterator[KeyedRows]:
     """Yield the rows in force at a revision in [start, end), ascending, `CHUNK_ROWS` at a time.
 
     They have `columns` alone: to copy all of them takes a third more time.
@@ -107,18 +107,18 @@ def chunks(
     yield low, end, rows
 
 
-def _only(columns: list[str], rows: Rows) -> Rows:
-    return Rows(rows.stored, rows.table.select(columns))
+def _only(columns: list[str], rows: KeyedRows) -> KeyedRows:
+    return KeyedRows(rows.stored, rows.table.select(columns))
 
 
-def _until(rows: Rows, revision: int | None) -> Rows:
+def _until(rows: KeyedRows, revision: int | None) -> KeyedRows:
     if revision is None:
         return rows
     seen = pc.less_equal(rows.table["revision"], revision).combine_chunks()
-    return Rows(rows.stored.filter(seen), rows.table.filter(seen))
+    return KeyedRows(rows.stored.filter(seen), rows.table.filter(seen))
 
 
-def merged(base: list[Rows], changes: list[Rows]) -> Rows:
+def merged(base: list[KeyedRows], changes: list[KeyedRows]) -> KeyedRows:
     """Return a state, sorted by key, after changes in the order of revisions."""
     newest = latest(changes)
     if not len(newest.stored):
@@ -131,10 +131,10 @@ def merged(base: list[Rows], changes: list[Rows]) -> Rows:
     table = pa.concat_tables([rows.table.select(names) for rows in (under, newest)])
     order = pc.sort_indices(stored)
     order = order.filter(pa.concat_arrays([left, living]).take(order))
-    return Rows(stored.take(order), table.take(order))
+    return KeyedRows(stored.take(order), table.take(order))
 
 
-def latest(changes: list[Rows]) -> Rows:
+def latest(changes: list[KeyedRows]) -> KeyedRows:
     """Return the last change of each key, sorted by key, from deltas in the order of revisions."""
     rows = joined(changes)
     order = _by_key(rows)
@@ -143,25 +143,100 @@ def latest(changes: list[Rows]) -> Rows:
         last = pc.not_equal(stored.slice(0, len(stored) - 1), stored.slice(1))
         last = pa.concat_arrays([last, pa.array([True])])
         order, stored = order.filter(last), stored.filter(last)
-    return Rows(stored, rows.table.take(order))
+    return KeyedRows(stored, rows.table.take(order))
 
 
-def by_key(rows: Rows) -> Rows:
+def by_key(rows: KeyedRows) -> KeyedRows:
     """Return rows sorted by stored key, then by revision."""
     order = _by_key(rows)
-    return Rows(rows.stored.take(order), rows.table.take(order))
+    return KeyedRows(rows.stored.take(order), rows.table.take(order))
 
 
-def _by_key(rows: Rows) -> Any:
+def _by_key(rows: KeyedRows) -> Any:
     table = pa.table({"stored": rows.stored, "revision": rows.table["revision"]})
     return pc.sort_indices(table, sort_keys=[("stored", "ascending"), ("revision", "ascending")])
 
 
-def joined(parts: list[Rows]) -> Rows:
+def joined(parts: list[KeyedRows]) -> KeyedRows:
     """Return rows one after the other."""
     if not parts:
-        return Rows(pa.array([], pa.binary()), BASE.empty_table())
-    return Rows(
+        return KeyedRows(pa.array([], pa.binary()), BASE.empty_table())
+    return KeyedRows(
         pa.concat_arrays([part.stored for part in parts]),
         pa.concat_tables([part.table for part in parts]).combine_chunks(),
     )
+
+
+SHOWN = ("value", "revision", "version", "time", "deleted")
+"""The columns of the changes, beside their stored keys."""
+
+
+class Changed(NamedTuple):
+    """Changes of the revisions `low` to `high`, sorted by revision and stored key.
+
+    With `exact`, each row's revision is that of the commit that made it. Otherwise another program
+    wrote some of them, or they fell into a gap, and they belong to the next commit.
+    """
+
+    low: int
+    high: int
+    rows: KeyedRows
+    exact: bool
+
+
+def changes_in(
+    opened: OpenFiles, manifest: Manifest, file: File, low: int, high: int, start: bytes, end: bytes
+) -> Changed:
+    """Return the changes that a delta has in the revisions `low` to `high`, of a range of keys."""
+    low, high = max(low, file.low), min(high, file.high)
+    whole = (low, high) == (file.low, file.high)
+    parts = [
+        KeyedRows(rows.stored, rows.table.select(SHOWN)) for rows in opened.within(file, start, end)
+    ]
+    rows = joined(parts if whole else [_within(rows, low, high) for rows in parts])
+    revisions = rows.table["revision"].combine_chunks()
+    order = pc.sort_indices(revisions)  # stable, and the rows of a delta are sorted by key
+    exact = pc.all(pc.is_in(revisions, value_set=_marks(opened, manifest, low, high)))
+    in_gap = any(gap.low <= high and low <= gap.high for gap in manifest.gaps)
+    found = KeyedRows(rows.stored.take(order), rows.table.take(order))
+    return Changed(low, high, found, exact.as_py() is not False and not in_gap)
+
+
+def _within(rows: KeyedRows, low: int, high: int) -> KeyedRows:
+    revisions = rows.table["revision"].combine_chunks()
+    wanted = pc.and_(pc.greater_equal(revisions, low), pc.less_equal(revisions, high))
+    return KeyedRows(rows.stored.filter(wanted), rows.table.filter(wanted))
+
+
+def _marks(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> Any:
+    """Return the revisions of the commits from `low` to `high`."""
+    found = [
+        opened.rows(log, group).table["revision"].combine_chunks()
+        for log in manifest.of_kind("log")
+        if log.high >= low and log.low <= high
+        for group in opened.groups(log)
+    ]
+    return pa.concat_arrays(found) if found else pa.array([], pa.int64())
+
+
+def exact(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> bool:
+    """Return whether all changes of the revisions `low` to `high` have that of their commit."""
+    marks = _marks(opened, manifest, low, high)
+    for file in manifest.of_kind("delta"):
+        if file.high < low or file.low > high:
+            continue
+        revisions = pc.unique(opened.column(file, "revision"))
+        wanted = pc.and_(pc.greater_equal(revisions, low), pc.less_equal(revisions, high))
+        if pc.any(pc.invert(pc.is_in(revisions.filter(wanted), value_set=marks))).as_py():
+            return False
+    return True
+
+
+def changes_of(rows: KeyedRows, *, keys_only: bool) -> ChangeColumns:
+    """Return rows of changes as an engine gives them."""
+    value, revisions, version, deleted = (
+        rows.table[name].combine_chunks() for name in ("value", "revision", "version", "deleted")
+    )
+    nothing = pa.scalar(None, pa.binary())
+    values = pa.nulls(len(value), pa.binary()) if keys_only else pc.if_else(deleted, nothing, value)
+    return ChangeColumns(rows.stored, values, revisions, pc.if_else(deleted, 0, version))

@@ -1,4 +1,4 @@
-"""Small archives read as wholes: their states at a time, and what differs between two times.
+"""Small archives, each read at once: their states at a time, and differences of two times.
 
 An engine reads an archive piece by piece, for one key or a page. Here all files that a time needs
 are read at once, because of a thousand archives it is the number of files that costs. Rows have the
@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from snapkv.archive.data_files import damaged
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.opened import damaged
 from snapkv.archive.rows import DELTA, PATH
 from snapkv.times import TIMESTAMP_MAX
 
@@ -28,7 +28,7 @@ COLUMNS = ["key", "value", "created", "revision", "version"]
 ROWS = pa.schema([each for each in DELTA if each.name not in ("time", "change_ordinal")])
 
 
-class Read(NamedTuple):
+class ArchiveRows(NamedTuple):
     """The rows of an archive that its states at two times need."""
 
     tables: list[Any]
@@ -42,8 +42,8 @@ class Read(NamedTuple):
         return sum(table.nbytes for table in self.tables)
 
 
-class WholeArchive:
-    """The keys without a space in one archive, as its manifest names them."""
+class SmallArchive:
+    """One archive whose files are read at once, without the keys of spaces."""
 
     def __init__(self, files: Files, manifest: Manifest) -> None:
         self._files, self.manifest = files, manifest
@@ -75,7 +75,7 @@ class WholeArchive:
         """Whether it may be read as a whole."""
         return self.size <= BYTES_MAX
 
-    def read(self, low: int, high: int) -> Read:
+    def read(self, low: int, high: int) -> ArchiveRows:
         """Return what `states` and `differences` need for the times from `low` to `high`.
 
         Reads the newest base at or below `low`, and the deltas after it that begin at or before
@@ -94,7 +94,7 @@ class WholeArchive:
                 if _bounds(opened)[0] > high:  # and so do the rest
                     break
                 tables.append(self._rows(opened, file))
-        return Read(tables, low, high)
+        return ArchiveRows(tables, low, high)
 
     def _base(self, timestamp: int) -> int:
         """Return the revision of the newest base at or below a time."""
@@ -168,7 +168,7 @@ class _Rows(NamedTuple):
     """Whether each is the last one of its key."""
 
 
-def states(archives: Sequence[Read], prefix: bytes = b"") -> Any:
+def states(archives: Sequence[ArchiveRows], prefix: bytes = b"") -> Any:
     """Return the rows in force at `high` of some archives as one Arrow table, sorted by key.
 
     It has `archive`, the place in the list, and `COLUMNS`. One sort for all of them: Arrow's and
@@ -180,7 +180,7 @@ def states(archives: Sequence[Read], prefix: bytes = b"") -> Any:
     return found.add_column(0, "archive", pa.array(rows.archive[living]))
 
 
-def differences(archives: Sequence[Read], prefix: bytes = b"") -> Any:
+def differences(archives: Sequence[ArchiveRows], prefix: bytes = b"") -> Any:
     """Return the keys that differ between `low` and `high` as an Arrow table, sorted.
 
     It has `archive`, the place in the list, `key`, and `before` and `after`, null where absent.
@@ -201,7 +201,7 @@ def differences(archives: Sequence[Read], prefix: bytes = b"") -> Any:
     return pa.table(columns, ["archive", "key", "before", "after"]).filter(differs)
 
 
-def _sorted(archives: Sequence[Read], prefix: bytes) -> _Rows:
+def _sorted(archives: Sequence[ArchiveRows], prefix: bytes) -> _Rows:
     """Sort the rows up to `high` of keys with a prefix, without a space."""
     tables = [table for each in archives for table in each.tables]
     table = pa.concat_tables([ROWS.empty_table(), *tables]).combine_chunks()

@@ -1,21 +1,22 @@
-"""The options of `snapkv.record`: a source and a target, checked as a whole."""
+"""The options of `snapkv.record`, checked together, and the status of a recorder."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from snapkv.base.arguments import check_int, check_text, wrong_type
 from snapkv.clock import Clock
-from snapkv.errors import InvalidOptionError
+from snapkv.engine.contract import KeyValue
+from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.hooks import Hooks, checked_hooks
-from snapkv.layout import Layout
+from snapkv.layout import Layout, stamp_of
 from snapkv.location import DEFAULT_NAME, scheme_of
-from snapkv.times import duration_ms
+from snapkv.times import duration_ms, physical_ms
 
 EVERY_MS_MIN = FLUSH_MS_MIN = 100
 FLUSH_BYTES = 64 << 20
@@ -56,7 +57,7 @@ class RecordOptions:
         object.__setattr__(self, "hooks", checked_hooks(self.hooks))  # an iterator is read once
         check_int("flush_bytes", self.flush_bytes, least=1)
         same = self.into == self.url and self.name == self.into_name
-        if same and self.observe is None:  # of a prefix, `opening` decides
+        if same and self.observe is None:  # of a prefix, `open_recording` decides
             raise InvalidOptionError(f"into={self.into!r} is the source itself: name another place")
         if self.storage is not None and self.is_store:
             raise InvalidOptionError(
@@ -97,3 +98,43 @@ class RecordOptions:
     def keep_ms(self) -> int | None:
         """How many milliseconds of history stay; None for all."""
         return None if self.keep is None else duration_ms(self.keep)
+
+
+@dataclass(slots=True)
+class RecordStatus:
+    """What a recorder has done.
+
+    `state` is "starting", "standby" (another recorder leads), "recording" or "waiting" (after
+    `error`). `recorded` is the timestamp of the newest durable commit, `seen` of the newest one
+    that was read; both with the source's revision. `bytes` are not durable yet. `gaps` are notes on
+    what compaction took before it was recorded.
+    """
+
+    state: str = "starting"
+    commits: int = 0
+    changes: int = 0
+    recorded: int = 0
+    recorded_revision: int = 0
+    seen: int = 0
+    seen_revision: int = 0
+    bytes: int = 0
+    gaps: list[str] = field(default_factory=list)
+    error: SnapKVError | None = None
+
+    def lag_s(self, now_ms: int) -> float:
+        """Return how old the newest commit is that is not durable yet; 0.0 if all are."""
+        if self.seen <= self.recorded:
+            return 0.0
+        return max(0.0, (now_ms - physical_ms(self.seen)) / 1_000)
+
+    def note_seen(self, mark: KeyValue) -> None:
+        """Note the newest mark that was read."""
+        self.seen, self.seen_revision = stamp_of(mark.value), mark.mod_revision
+
+    def note_recorded(self, mark: KeyValue) -> None:
+        """Note the newest mark that is durable."""
+        self.recorded, self.recorded_revision = stamp_of(mark.value), mark.mod_revision
+        self.bytes = 0
+
+
+Report = Callable[[RecordStatus], None]

@@ -1,4 +1,4 @@
-"""An archive's data files, opened: their row groups are kept while they are in use."""
+"""Open data files of an archive: their row groups in memory, and the commit log in them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from snapkv.archive.folder import Files
-from snapkv.archive.manifest import File
-from snapkv.archive.rows import Group, Keys, groups_of
+from snapkv.archive.manifest import File, Manifest
+from snapkv.archive.rows import Keys, RowGroup, groups_of
 from snapkv.base.lifecycle import renew_in_children
+from snapkv.engine.contract import KeyValue
 from snapkv.errors import ArchiveError, FileMissingError, SnapKVError
 
 CACHE_BYTES = 64 << 20
 FILES_OPEN_MAX = 256
 
 
-class Rows(NamedTuple):
+class KeyedRows(NamedTuple):
     """Some rows of a file, and their stored keys, which are sorted."""
 
     stored: Any
@@ -30,7 +31,7 @@ class Rows(NamedTuple):
 
 class _OpenFile(NamedTuple):
     parquet: Any
-    groups: list[Group]
+    groups: list[RowGroup]
     lock: threading.Lock
 
 
@@ -54,15 +55,15 @@ class OpenFiles:
 
     def _start_empty(self) -> None:
         self._cached_bytes = 0
-        self._cache: OrderedDict[tuple[str, int], tuple[Rows, int]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, int], tuple[KeyedRows, int]] = OrderedDict()
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()  # never held while a file is read
 
-    def groups(self, file: File) -> list[Group]:
+    def groups(self, file: File) -> list[RowGroup]:
         """Return the row groups of a file."""
         return self._opened(file).groups
 
-    def rows(self, file: File, group: Group) -> Rows:
+    def rows(self, file: File, group: RowGroup) -> KeyedRows:
         """Return a row group."""
         name = (file.path, group.number)
         with self._lock:
@@ -73,7 +74,7 @@ class OpenFiles:
         with opened.lock:
             table = self._read(file, opened.parquet, group.number)
         stored = pa.nulls(table.num_rows) if file.kind == "log" else self.keys.stored(table)
-        rows = Rows(stored, table)
+        rows = KeyedRows(stored, table)
         self._keep(name, rows, table.nbytes + stored.nbytes)
         return rows
 
@@ -88,7 +89,7 @@ class OpenFiles:
         except (pa.ArrowException, OSError) as e:
             raise damaged(file, e) from e
 
-    def within(self, file: File, start: bytes, end: bytes) -> Iterator[Rows]:
+    def within(self, file: File, start: bytes, end: bytes) -> Iterator[KeyedRows]:
         r"""Yield the rows of a file with a stored key in [start, end); b"\\0" has no end."""
         if not file.rows or file.last_key < start or (end != b"\0" and file.first_key >= end):
             return
@@ -101,7 +102,9 @@ class OpenFiles:
             if end != b"\0" and group.last >= end:
                 high = bisect(rows.stored, end)
             if low < high:
-                yield Rows(rows.stored.slice(low, high - low), rows.table.slice(low, high - low))
+                yield KeyedRows(
+                    rows.stored.slice(low, high - low), rows.table.slice(low, high - low)
+                )
 
     def _opened(self, file: File) -> _OpenFile:
         with self._lock:
@@ -137,7 +140,7 @@ class OpenFiles:
         self.groups_read += 1
         return table.combine_chunks()
 
-    def _keep(self, name: tuple[str, int], rows: Rows, size: int) -> None:
+    def _keep(self, name: tuple[str, int], rows: KeyedRows, size: int) -> None:
         with self._lock:
             if name in self._cache:
                 return
@@ -197,3 +200,52 @@ def bisect(stored: Any, key: bytes) -> int:
         else:
             high = middle
     return low
+
+
+def revision_key(revision: int) -> bytes:
+    """Return a revision as row groups of a log are named: in 8 bytes, so that they sort."""
+    return revision.to_bytes(8, "big")
+
+
+class CommitLog:
+    """The versions of the timestamp key in an archive."""
+
+    def __init__(self, opened: OpenFiles, key: bytes) -> None:
+        self._opened, self._key = opened, key
+
+    def at(self, manifest: Manifest, revision: int) -> KeyValue | None:
+        """Return the version in force at a revision; reads one row group."""
+        return next(self.back(manifest, revision), None)
+
+    def back(self, manifest: Manifest, revision: int) -> Iterator[KeyValue]:
+        """Yield the version in force at a revision, and those before it, newest first."""
+        created = manifest.source.created
+        for file, group in reversed(self._groups(manifest)):
+            if int.from_bytes(group.first, "big") > revision:
+                continue
+            table = self._opened.rows(file, group).table
+            count = int(table["revision"].to_numpy().searchsorted(revision, side="right"))
+            for at in reversed(range(count)):
+                yield self._version(table, at, created)
+
+    def between(self, manifest: Manifest, low: int, high: int) -> Iterator[KeyValue]:
+        """Yield the versions of the revisions `low` to `high`, oldest first."""
+        created = manifest.source.created
+        for file, group in self._groups(manifest):
+            if int.from_bytes(group.last, "big") < low or int.from_bytes(group.first, "big") > high:
+                continue
+            table = self._opened.rows(file, group).table
+            revisions = table["revision"].to_numpy()
+            first = int(revisions.searchsorted(low))
+            for at in range(first, int(revisions.searchsorted(high, side="right"))):
+                yield self._version(table, at, created)
+
+    def _groups(self, manifest: Manifest) -> list[tuple[File, RowGroup]]:
+        logs = manifest.of_kind("log")
+        return [(file, group) for file in logs for group in self._opened.groups(file)]
+
+    def _version(self, table: Any, at: int, created: int) -> KeyValue:
+        stamp, revision, ordinal = (
+            table[name][at].as_py() for name in ("stamp", "revision", "ordinal")
+        )
+        return KeyValue(self._key, stamp, created, revision, ordinal)

@@ -1,4 +1,4 @@
-"""Histories and commits of several members in one order: of times, then of members' names.
+"""Histories, commits and logs of several members in one order: of times, then of members' names.
 
 Of a member only what it did while it belonged to the fleet, as moments and watches show it.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from snapkv.errors import CompactedError, NotObservedError
-from snapkv.fleet.late_members import Span
 from snapkv.fleet.member import naming
-from snapkv.fleet.members import Members
+from snapkv.fleet.members import HistorySpan, Members
 from snapkv.fleet.open_member import Connection, ReadSpan, begun
 from snapkv.fleet.pin import Seen
-from snapkv.model import Commit, Version
+from snapkv.model import Commit, Difference, Version
 from snapkv.reading import history as _history
+from snapkv.reading.log import Logged, differences_of
+from snapkv.reading.log import log as log_of
 from snapkv.store.observe import Keys
 
 Step = TypeVar("Step")
@@ -44,7 +45,7 @@ class MemberSteps(Iterator[Step]):
     name: `behind="stale"` yields what is known of them, "leave out" nothing.
     """
 
-    def __init__(self, found: Iterator[Step], span: Span) -> None:
+    def __init__(self, found: Iterator[Step], span: HistorySpan) -> None:
         self._found, self.until = found, span.until
         self.late: Mapping[str, Seen] = MappingProxyType(span.late)
 
@@ -52,7 +53,7 @@ class MemberSteps(Iterator[Step]):
         return next(self._found)
 
 
-def versions(members: Members, span: Span, key: str) -> MemberSteps[MemberVersion]:
+def versions(members: Members, span: HistorySpan, key: str) -> MemberSteps[MemberVersion]:
     """Return the versions of a key, see `Fleet.history`."""
 
     def read(reads: Keys, low: int | None, high: int) -> Iterator[Version]:
@@ -67,7 +68,7 @@ def versions(members: Members, span: Span, key: str) -> MemberSteps[MemberVersio
     return MemberSteps((MemberVersion(*each) for each in found), span)
 
 
-def commits(members: Members, span: Span) -> MemberSteps[MemberCommit]:
+def commits(members: Members, span: HistorySpan) -> MemberSteps[MemberCommit]:
     """Return the commits and ticks, see `Fleet.commits`."""
 
     def read(reads: Keys, low: int | None, high: int) -> Iterator[Commit]:
@@ -128,3 +129,75 @@ def _steps_of(
     except NotObservedError as e:
         if e.first is None:
             raise
+
+
+class MemberLogged(NamedTuple):
+    """A commit of a member's log; `reads` is the member, which knows what it changed."""
+
+    member: str
+    reads: Keys
+    logged: Logged
+
+    @property
+    def commit(self) -> Commit:
+        """The commit, or the write of another program."""
+        return self.logged.commit
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether it changed no key and says nothing."""
+        return self.logged.is_tick
+
+
+def logs(
+    members: Members,
+    span: HistorySpan,
+    *,
+    newest_first: bool = True,
+    **wanted: Any,
+) -> Iterator[MemberLogged]:
+    """Yield the commits of a span, and of observed members the writes of other programs.
+
+    `wanted` are further arguments of `snapkv.reading.log.log`, and each member costs as that.
+    """
+
+    def read(reads: Keys, low: int | None, high: int) -> Iterator[tuple[Keys, Logged]]:
+        found = log_of(reads, low, high, newest_first=newest_first, **wanted)
+        return ((reads, each) for each in found)
+
+    found = in_order(
+        members,
+        span.ends,
+        span.since,
+        read,
+        lambda each: each[1].commit.ts,
+        newest_first=newest_first,
+    )
+    return (MemberLogged(member, *each) for member, each in found)
+
+
+def differences_in(members: Members, each: MemberLogged) -> Iterator[Difference[Any]]:
+    """Return what a commit changed, as `differences_of`.
+
+    What the engine compacts meanwhile comes from the archive. Raises `CompactedError` if that lacks
+    it, too.
+    """
+    last: Any = None
+
+    def read(reads: Keys) -> Iterator[Difference[Any]]:
+        nonlocal last
+        for found in differences_of(reads, each.logged):
+            if last is None or found.key > last:
+                last = found.key
+                yield found
+
+    def found() -> Iterator[Difference[Any]]:
+        try:
+            yield from read(each.reads)
+        except CompactedError:
+            kept = members.by_name[each.member].archive_or_none()
+            if kept is None or kept is each.reads:
+                raise
+            yield from read(kept)
+
+    return begun(found())
