@@ -228,24 +228,24 @@ def routes() -> Iterator[str]:
 
 def spark() -> Iterator[str]:
     """Yield options, schemas and error codes of the Spark formats, and SQL's table functions."""
-    from cdcmeta.spark import options as documents
-    from cdcmeta.spark.tasks import SCHEMA
-    from snapkv.spark import functions, options, sink_options, source_options
+    from cdcmeta.spark import feed_options as documents
+    from cdcmeta.spark.feed_tasks import SCHEMA
+    from snapkv.spark import functions, key_sink, read_options, source_options
     from snapkv.spark.schema import schema_of
 
-    for name, views in options.KNOWN.items():
+    for name, views in read_options.KNOWN.items():
         yield f"snapkv, read: {name} ({', '.join(views)})"
-    yield from (f"snapkv, write: {name}" for name in sink_options.KNOWN)
+    yield from (f"snapkv, write: {name}" for name in key_sink.KNOWN)
     yield from (f"cdcmeta.changes: {name}" for name in documents.KNOWN)
     yield from (f"engine: {name}" for name in source_options.ENGINE)
-    for view in options.ALL:
-        raw = {"readChangeFeed": "true"} if view == options.CHANGES else {"view": view}
+    for view in read_options.ALL:
+        raw = {"readChangeFeed": "true"} if view == read_options.CHANGES else {"view": view}
         raw |= {"store": "etcd://localhost:2379"}
-        raw |= {"startingVersion": "1"} if view in options.RANGED else {}
-        yield f"schema of {view}: {_text_of(schema_of(options.parsed(raw)))}"
+        raw |= {"startingVersion": "1"} if view in read_options.RANGED else {}
+        yield f"schema of {view}: {_text_of(schema_of(read_options.parsed(raw)))}"
     yield f"schema of cdcmeta.changes: {_text_of(SCHEMA)}"
     yield from (f"SQL: {name}" for name in sorted(functions.FUNCTIONS))
-    for module in ("snapkv.spark.errors", "cdcmeta.spark.options"):
+    for module in ("snapkv.spark.errors", "cdcmeta.spark.feed_options"):
         codes = vars(importlib.import_module(module)).values()
         kept = {c for c in codes if isinstance(c, str) and re.fullmatch(r"(SNAPKV|CDCMETA)_\w+", c)}
         yield from (f"error [{code}]" for code in sorted(kept))

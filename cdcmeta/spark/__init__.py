@@ -12,15 +12,15 @@ loses nor repeats changes, and errors have a code in brackets. See `docs/couch_s
 
 `with_stream` adds to any DataFrame the CDC stream of each row (`cdcmeta.generations`).
 
-To read the code: `options` checks the options, `reader` and `stream` pin what is read, `tasks`
-reads it in the workers.
+To read the code: `feed_options` checks the options, `feed_source` and `feed_stream` pin what is
+read, `feed_tasks` reads it in the workers.
 """
 
 from snapkv.base.extras import extra
 
 with extra("spark", "Spark"):
     from cdcmeta.spark.api import changes_as_of, register
-    from cdcmeta.spark.source import ChangesDataSource
+    from cdcmeta.spark.feed_source import ChangesDataSource
     from cdcmeta.spark.stream_column import with_stream
     from snapkv.spark.sources import SourceError
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcmeta.changes.feed import MAIN_ONLY
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import Since
-from cdcmeta.spark.options import is_time
-from cdcmeta.spark.source import ChangesDataSource
+from cdcmeta.spark.feed_options import is_time
+from cdcmeta.spark.feed_source import ChangesDataSource
 from snapkv import When
 from snapkv.spark.sources import (
     SourceError,

@@ -17,9 +17,9 @@ from snapkv.errors import EngineUnavailableError, SnapKVError
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:
-    from snapkv.fleet.link import Link
+    from snapkv.fleet.link import MemberLink
 
-Archive = TypeVar("Archive", bound="Link")
+Archive = TypeVar("Archive", bound="MemberLink")
 _MARK = f"/{FOLDER}/"
 
 
@@ -31,7 +31,7 @@ def archives_below(place: str, storage: Mapping[str, Any] | None) -> list[str]:
         return sorted(_folders(place, ""))
 
 
-class Reached(NamedTuple):
+class ArchiveReach(NamedTuple):
     """The number of an archive's newest manifest, and up to which timestamp it is complete.
 
     `early` is the first timestamp that an older manifest is known to have reached: there was a
@@ -43,10 +43,10 @@ class Reached(NamedTuple):
     early: int
 
 
-NOWHERE = Reached(0, 0, TIMESTAMP_MAX)
+NOWHERE = ArchiveReach(0, 0, TIMESTAMP_MAX)
 
 
-def reached_in(files: Files) -> Reached:
+def reached_in(files: Files) -> ArchiveReach:
     """Return how far one archive reaches, by one listing; `NOWHERE` if its names do not say it."""
     return _newest(entry.name.removeprefix(f"{FOLDER}/") for entry in files.list(FOLDER))
 
@@ -64,7 +64,7 @@ def listed_together(archives: Iterable[Archive]) -> list[list[Archive]]:
     return list(groups.values())
 
 
-def reached_of(group: Sequence[Link]) -> dict[str, Reached | SnapKVError]:
+def reached_of(group: Sequence[MemberLink]) -> dict[str, ArchiveReach | SnapKVError]:
     """Return how far the archives of a group reach, by member; `NOWHERE` without one.
 
     One listing of a bucket, whatever their number; of a folder, one of each archive's manifests.
@@ -89,7 +89,7 @@ def reached_of(group: Sequence[Link]) -> dict[str, Reached | SnapKVError]:
     }
 
 
-def _listing(archive: Link) -> dict[str, Any]:
+def _listing(archive: MemberLink) -> dict[str, Any]:
     """Return the options for a listing of its bucket: a request may take the time of a call.
 
     obstore cannot end one that has begun. What is read of files has the bounds of all archives.
@@ -98,7 +98,7 @@ def _listing(archive: Link) -> dict[str, Any]:
     return {**bounds, **(archive.member.storage or {})}
 
 
-def _place(archive: Link) -> str:
+def _place(archive: MemberLink) -> str:
     return archive.member.url.removeprefix("archive:").rstrip("/")
 
 
@@ -111,9 +111,9 @@ def _common_folder(paths: list[str]) -> str:
     return "" if "" in paths else os.path.commonpath(paths)
 
 
-def _listed(place: str, storage: Mapping[str, Any] | None) -> dict[str, Reached]:
+def _listed(place: str, storage: Mapping[str, Any] | None) -> dict[str, ArchiveReach]:
     """Return how far the archives below a place of an object store reach, by their names."""
-    reached: dict[str, Reached] = {}
+    reached: dict[str, ArchiveReach] = {}
     for entry in open_files(place, storage).list(""):
         name, mark, file = f"/{entry.name}".rpartition(_MARK)
         if mark and "/" not in file:
@@ -122,11 +122,11 @@ def _listed(place: str, storage: Mapping[str, Any] | None) -> dict[str, Reached]
     return reached
 
 
-def _newest(names: Iterable[str], found: Reached = NOWHERE) -> Reached:
+def _newest(names: Iterable[str], found: ArchiveReach = NOWHERE) -> ArchiveReach:
     """Return what the names of manifests, `NUMBER-TIMESTAMP`, add to what is known.
 
     >>> _newest(["0000007.json", "0000007-445644800032243719", "0000006-445644800032243000"])
-    Reached(number=7, timestamp=445644800032243719, early=445644800032243000)
+    ArchiveReach(number=7, timestamp=445644800032243719, early=445644800032243000)
     """
     number, newest, early = found
     for name in names:
@@ -134,7 +134,7 @@ def _newest(names: Iterable[str], found: Reached = NOWHERE) -> Reached:
         if name.isascii() and digits.isdigit() and stamp.isdigit():
             number, newest = max((number, newest), (int(digits), int(stamp)))
             early = min(early, int(stamp) or early)
-    return Reached(number, newest, early)
+    return ArchiveReach(number, newest, early)
 
 
 def _names(folder: str) -> list[str]:

@@ -34,10 +34,10 @@ from snapkv.fleet.members import (
 )
 from snapkv.fleet.merged_logs import MemberCommit, MemberSteps, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import ABSENT, Pin
 from snapkv.fleet.tick_rounds import Ticker, aligned
-from snapkv.fleet.token import Cut, Place, check_resumed, check_same, decoded
+from snapkv.fleet.token import TokenCut, TokenPlace, check_resumed, check_same, decoded
 from snapkv.times import (
     TIMESTAMP_MAX,
     When,
@@ -99,7 +99,7 @@ class Fleet(Closing):
         """Return the description of a member. Raises `InvalidOptionError` for an unknown one."""
         return self._members.by_name[one_of(self._members.by_name, name)].member
 
-    def connection(self, name: str) -> Connection:
+    def connection(self, name: str) -> OpenMember:
         """Return the connection of a member; for layers of this package."""
         self._members.check_open()
         return self._members.by_name[one_of(self._members.by_name, name)]
@@ -192,7 +192,7 @@ class Fleet(Closing):
                 raise named(error, name)
         self._members.each(late, lambda each: each.finish(timestamp))
 
-    def _decoded(self, token: str) -> Cut:
+    def _decoded(self, token: str) -> TokenCut:
         """Return what a token names, whose members are all of this fleet."""
         cut = decoded(token)
         for name in cut.places:
@@ -205,7 +205,7 @@ class Fleet(Closing):
     def _at_token(self, token: str, behind: Behind) -> FleetMoment:
         timestamp, places, spread, _ = self._decoded(token)
 
-        def pin(each: Connection) -> Pin:
+        def pin(each: OpenMember) -> Pin:
             place = places[each.name]
             if not place.ordinal:
                 return (
@@ -380,7 +380,7 @@ class Fleet(Closing):
             raise InvalidOptionError(f'behind must be "error" or "leave out", not {behind!r}')
         check_int("hold_bytes", hold_bytes, 1)
         names = chosen(self.members, members)
-        places: Mapping[str, Place] = {}
+        places: Mapping[str, TokenPlace] = {}
         if resume is not None:
             if since is not None:
                 raise InvalidOptionError("give since or resume, not both")
@@ -459,7 +459,7 @@ def open_members(members: Sequence[Member], timeout: float, clock: Clock) -> Mem
     return found
 
 
-def _open(connection: Connection) -> None:
+def _open(connection: OpenMember) -> None:
     try:
         connection.ask(lambda reads: None)
     except AWAY:

@@ -26,8 +26,8 @@ from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError, another
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import named
-from snapkv.fleet.open_member import Connection
-from snapkv.fleet.token import Cut, Place, check_store, encoded
+from snapkv.fleet.open_member import OpenMember
+from snapkv.fleet.token import TokenCut, TokenPlace, check_store, encoded
 from snapkv.layout import Mark
 from snapkv.model import Changes
 from snapkv.reading.deadline import check_wait
@@ -67,10 +67,10 @@ class MemberFollower:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: OpenMember,
         prefix: str | None,
         after: int,
-        place: Place | None,
+        place: TokenPlace | None,
         watch: FleetWatch,
     ) -> None:
         self.name, self._connection = connection.name, connection
@@ -139,7 +139,7 @@ class MemberFollower:
                 found.append(step.changes)
         return tuple(found)
 
-    def place(self, timestamp: int) -> Place:
+    def place(self, timestamp: int) -> TokenPlace:
         """Return the newest commit at or below a timestamp that was taken, for a token."""
         store_id = self._connection.store_id or b""
         if not self.left_out:
@@ -151,9 +151,9 @@ class MemberFollower:
         if given is None and not self.left_out:
             given = self._base
         if given is None:
-            return Place(store_id, state, self.missing_since, 0, 0, witness)
+            return TokenPlace(store_id, state, self.missing_since, 0, 0, witness)
         later = None if witness == given else witness
-        return Place(store_id, state, given.timestamp, given.ordinal, given.revision, later)
+        return TokenPlace(store_id, state, given.timestamp, given.ordinal, given.revision, later)
 
     def _final_by(self, timestamp: int) -> Mark | None:
         """Return the first commit that was read at or above a time, or the newest one known."""
@@ -362,7 +362,7 @@ class FleetWatch(Closing):
         names: list[str],
         prefix: str | None,
         after: int,
-        places: Mapping[str, Place],
+        places: Mapping[str, TokenPlace],
         leave_out: bool,
         timeout: float | None,
         hold_bytes: int,
@@ -398,7 +398,7 @@ class FleetWatch(Closing):
         """
         with self.changed:
             members = {each.name: each.place(self.timestamp) for each in self._followers}
-            return encoded(Cut(self.timestamp, members, prefix=self._prefix or ""))
+            return encoded(TokenCut(self.timestamp, members, prefix=self._prefix or ""))
 
     def next(self, timeout: float | None = None) -> FleetChanges | Late | None:
         """Return the next item; None if `timeout` seconds bring none."""

@@ -79,7 +79,7 @@ class Silence:
             raise
 
 
-class Link:
+class MemberLink:
     """A member and its open store, observed keys or archive; safe for threads.
 
     `clock` is that of the ticks of `finish`. A member that did not answer counts as away for
@@ -91,7 +91,7 @@ class Link:
         member: Member,
         timeout: float,
         clock: Clock,
-        on_identified: Callable[[Link], None],
+        on_identified: Callable[[MemberLink], None],
     ) -> None:
         self.member, self.timeout, self.on_identified = member, timeout, on_identified
         self._clock, self._known = clock, 0

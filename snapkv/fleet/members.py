@@ -25,9 +25,9 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.fleet.link import AWAY, CLOSED, Link
+from snapkv.fleet.link import AWAY, CLOSED, MemberLink
 from snapkv.fleet.member import Member, named
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import LATE, Pin, Seen, State
 from snapkv.times import TIMESTAMP_MAX, physical_ms
 
@@ -50,7 +50,7 @@ class Members:
         self._stores: dict[tuple[bytes, str | None], list[Member]] = {}
         self._lock, self._naming = threading.Lock(), threading.Lock()
         self.by_name = {
-            member.name: Connection(member, timeout, clock, self._check_distinct)
+            member.name: OpenMember(member, timeout, clock, self._check_distinct)
             for member in members
         }
         self.watches: weakref.WeakSet[Closing] = weakref.WeakSet()
@@ -63,7 +63,7 @@ class Members:
         """Forget the threads, which are the parent's."""
         self._pool, self._lock, self._naming = None, threading.Lock(), threading.Lock()
 
-    def each(self, names: Iterable[str], ask: Callable[[Connection], Found]) -> dict[str, Found]:
+    def each(self, names: Iterable[str], ask: Callable[[OpenMember], Found]) -> dict[str, Found]:
         """Return what a function returns for each member; raises the first error by name.
 
         Raises `StoreClosedError` if the fleet is closed meanwhile.
@@ -97,7 +97,7 @@ class Members:
         most = min(THREADS_MAX, len(self.by_name))
         return ThreadPoolExecutor(most, thread_name_prefix="snapkv fleet")
 
-    def _check_distinct(self, opened: Link) -> None:
+    def _check_distinct(self, opened: MemberLink) -> None:
         """Raise `InvalidOptionError` if another member is the same keys of the same store.
 
         A member that was renamed is two: the one left before the other one joined.
@@ -140,14 +140,14 @@ class Members:
         One round trip, or for archives one listing of each bucket. Raises `StoreRestoredError`.
         """
         asked = [self.by_name[name] for name in names]
-        groups: dict[str, list[Connection]] = {}
+        groups: dict[str, list[OpenMember]] = {}
         if archives := [each for each in asked if each.member.is_archive]:
             from snapkv.fleet.archive_reach import listed_together  # it needs pyarrow
 
             groups = {group[0].name: group for group in listed_together(archives)}
         engines = [each.name for each in asked if not each.member.is_archive]
 
-        def ask(each: Connection) -> dict[str, int | SnapKVError]:
+        def ask(each: OpenMember) -> dict[str, int | SnapKVError]:
             group = groups.get(each.name)
             return {each.name: _final_or_error(each)} if group is None else _reached(group)
 
@@ -184,14 +184,14 @@ class Members:
         return newest_final([_span(self.by_name[name].member, final) for name in final], of)
 
 
-def _final_or_error(connection: Connection) -> int | SnapKVError:
+def _final_or_error(connection: OpenMember) -> int | SnapKVError:
     try:
         return connection.resolved()
     except (*AWAY, NotObservedError) as e:
         return e
 
 
-def _reached(group: Sequence[Connection]) -> dict[str, int | SnapKVError]:
+def _reached(group: Sequence[OpenMember]) -> dict[str, int | SnapKVError]:
     """Return up to which timestamp archives are final that one listing answers, or why not."""
     from snapkv.fleet.archive_reach import reached_of  # it needs pyarrow
 
@@ -416,7 +416,7 @@ def status_of(members: Members, now: int) -> FleetStatus:
     )
 
 
-def _status(connection: Connection, final: int | SnapKVError, now: int) -> MemberStatus:
+def _status(connection: OpenMember, final: int | SnapKVError, now: int) -> MemberStatus:
     member, away = connection.member, connection.away
     if not member.has(now):
         return MemberStatus(member, "absent", 0, None)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from snapkv.errors import CompactedError, NotObservedError
 from snapkv.fleet.member import naming
 from snapkv.fleet.members import HistorySpan, Members
-from snapkv.fleet.open_member import Connection, ReadSpan, begun
+from snapkv.fleet.open_member import OpenMember, ReadSpan, begun
 from snapkv.fleet.pin import Seen
 from snapkv.model import Commit, Difference, Version
 from snapkv.reading import history as _history
@@ -92,7 +92,7 @@ def in_order(
     The first page of each member is read at once, in parallel if members wait for a network.
     """
 
-    def steps(each: Connection) -> Iterator[tuple[str, Step]]:
+    def steps(each: OpenMember) -> Iterator[tuple[str, Step]]:
         found = begun(_steps_of(each, since, ends[each.name], read, ts_of, newest_first))
         return ((each.name, step) for step in found)
 
@@ -103,7 +103,7 @@ def in_order(
 
 
 def _steps_of(
-    connection: Connection,
+    connection: OpenMember,
     since: int | None,
     until: int,
     read: ReadSpan[Step],

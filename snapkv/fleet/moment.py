@@ -18,7 +18,7 @@ from snapkv.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from snapkv.fleet.members import Members
-    from snapkv.fleet.open_member import Connection
+    from snapkv.fleet.open_member import OpenMember
     from snapkv.reading.arrow import Table
 
 FleetKey = tuple[str, str]
@@ -228,7 +228,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         if prefix is not None:
             check_text("prefix", prefix)
 
-        def count(each: Connection) -> int:
+        def count(each: OpenMember) -> int:
             snapshot = self._pins[each.name].snapshot()
             with naming(each.name):
                 return 0 if snapshot is None else snapshot.count(each.member.longer(prefix))

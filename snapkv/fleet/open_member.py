@@ -16,7 +16,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.fleet.agreement import RESTORED
-from snapkv.fleet.link import AWAY, Link
+from snapkv.fleet.link import AWAY, MemberLink
 from snapkv.fleet.member import named, naming
 from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
@@ -28,17 +28,17 @@ from snapkv.times import dated
 
 if TYPE_CHECKING:
     from snapkv.archive.manifest import Manifest
-    from snapkv.fleet.archive_reach import Reached
+    from snapkv.fleet.archive_reach import ArchiveReach
 
 Found = TypeVar("Found")
 ReadSpan = Callable[[Keys, int | None, int], Iterator[Found]]
 """Reads the times in (since, until] of an open member."""
 
 
-class Connection(Link):
+class OpenMember(MemberLink):
     """A member that answers; costs are as for a store's own calls. Errors name the member."""
 
-    def reached(self, newest: Reached | SnapKVError) -> int | SnapKVError:
+    def reached(self, newest: ArchiveReach | SnapKVError) -> int | SnapKVError:
         """Take the manifest and timestamp that a listing shows; return that, or why not.
 
         Without a listing, it is the timestamp that was seen last.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from snapkv.engine.contract import SCAN, KeyValue, Page, PageForm
 from snapkv.errors import CompactedError, SnapKVError
-from snapkv.fleet.link import Link
+from snapkv.fleet.link import MemberLink
 from snapkv.fleet.member import named, naming
 from snapkv.layout import Mark
 from snapkv.reading.deadline import within
@@ -156,7 +156,7 @@ class Pin:
 
     def __init__(
         self,
-        connection: Link,
+        connection: MemberLink,
         state: State,
         reads: Keys | None = None,
         moment: Moment | None = None,

@@ -35,7 +35,7 @@ from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError, Store
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.members import Members
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import LATE, Pin
 from snapkv.layout import ROUND_META
 from snapkv.model import Commit, Ops, Scalar, Stamp
@@ -96,7 +96,7 @@ def _is_observed(pin: Pin) -> bool:
     return pin.connection.member.prefix is not None and pin.reads is not None
 
 
-def _pinning(timestamp: int) -> Callable[[Connection], Pin]:
+def _pinning(timestamp: int) -> Callable[[OpenMember], Pin]:
     return lambda each: each.pin(timestamp)
 
 

@@ -13,7 +13,7 @@ from snapkv.errors import (
     StoreRecreatedError,
     StoreRestoredError,
 )
-from snapkv.fleet.link import Link
+from snapkv.fleet.link import MemberLink
 from snapkv.fleet.member import named
 from snapkv.fleet.pin import Pin
 from snapkv.layout import Mark
@@ -25,7 +25,7 @@ NOTHING = "missing"
 TOKEN_CHARACTERS_MAX = 64 << 20
 
 
-class Place(NamedTuple):
+class TokenPlace(NamedTuple):
     """One member in a token: its store, and the commit that the cut shows of it.
 
     `ordinal` and `revision` are 0 where nothing is seen of the member; then `state` says why. The
@@ -47,14 +47,14 @@ class Place(NamedTuple):
         return [self.store_id.hex(), *self[1:5], *seen]
 
 
-class Cut(NamedTuple):
+class TokenCut(NamedTuple):
     """What a token names: a time, the members at it, and the spread of its round in seconds.
 
     `prefix` is that of a watch; a moment has none, and a watch of any prefix may go on there.
     """
 
     timestamp: int
-    places: Mapping[str, Place]
+    places: Mapping[str, TokenPlace]
     spread: float | None = None
     prefix: str | None = None
 
@@ -73,7 +73,7 @@ class Cut(NamedTuple):
 #
 # If b is set back to 20 and commits 25, then a watch that goes on after 30 would miss that. It
 # finds that b has no 44.
-def encoded(cut: Cut) -> str:
+def encoded(cut: TokenCut) -> str:
     """Return a cut as a JSON text on one line."""
     members = {name: place.fields() for name, place in cut.places.items()}
     fields = {"format": FORMAT, "timestamp": cut.timestamp, "members": members}
@@ -84,26 +84,26 @@ def encoded(cut: Cut) -> str:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
-def cut_of(timestamp: int, pins: Mapping[str, Pin], spread: float | None) -> Cut:
+def cut_of(timestamp: int, pins: Mapping[str, Pin], spread: float | None) -> TokenCut:
     """Return the cut that a moment shows."""
-    return Cut(timestamp, {name: _place(pin, timestamp) for name, pin in pins.items()}, spread)
+    return TokenCut(timestamp, {name: _place(pin, timestamp) for name, pin in pins.items()}, spread)
 
 
-def _place(pin: Pin, timestamp: int) -> Place:
+def _place(pin: Pin, timestamp: int) -> TokenPlace:
     connection = pin.connection
     store_id = connection.store_id or b""
     if pin.moment is None:
         if pin.state != "absent":  # it was left out, or nothing is known
-            return Place(store_id, NOTHING, 0, 0, 0)
-        return Place(store_id, "absent", 0, 0, 0, connection.newest)
+            return TokenPlace(store_id, NOTHING, 0, 0, 0)
+        return TokenPlace(store_id, "absent", 0, 0, 0, connection.newest)
     mark = pin.moment.mark
     is_behind = pin.state == "behind"
     witness = None if is_behind or mark.timestamp == timestamp else connection.newest
     state = "behind" if is_behind else "seen"
-    return Place(store_id, state, mark.timestamp, mark.ordinal, mark.revision, witness)
+    return TokenPlace(store_id, state, mark.timestamp, mark.ordinal, mark.revision, witness)
 
 
-def decoded(token: str) -> Cut:
+def decoded(token: str) -> TokenCut:
     """Return what a token names.
 
     Raises `InvalidOptionError`, `InvalidTypeError` if it is not one.
@@ -131,17 +131,17 @@ def decoded(token: str) -> Cut:
         raise InvalidOptionError(
             f"{token[:40]!r} is not the token of a fleet's moment, as `moment.token` returns: {e}"
         ) from e
-    return Cut(timestamp, members, spread, prefix)
+    return TokenCut(timestamp, members, spread, prefix)
 
 
 def _place_in(
     store_id: bytes, state: str, timestamp: int, ordinal: int, revision: int, *seen: int
-) -> Place:
+) -> TokenPlace:
     witness = None
     if seen:
         seen_ts, seen_ordinal, seen_revision = seen
         witness = Mark(seen_ts, seen_revision, seen_ordinal)
-    return Place(store_id, state, timestamp, ordinal, revision, witness)
+    return TokenPlace(store_id, state, timestamp, ordinal, revision, witness)
 
 
 def _number(found: object) -> int:
@@ -150,7 +150,7 @@ def _number(found: object) -> int:
     return found
 
 
-def check_store(connection: Link, place: Place) -> None:
+def check_store(connection: MemberLink, place: TokenPlace) -> None:
     """Raise `StoreRecreatedError` if a member is another store than when the token was made."""
     store_id = connection.store_id
     if store_id is not None and place.store_id and store_id != place.store_id:
@@ -160,7 +160,7 @@ def check_store(connection: Link, place: Place) -> None:
         raise named(error, connection.name)
 
 
-def check_resumed(cut: Cut, names: Sequence[str], prefix: str | None) -> None:
+def check_resumed(cut: TokenCut, names: Sequence[str], prefix: str | None) -> None:
     """Raise unless a watch can go on at a cut without missing changes."""
     if cut.prefix is not None and cut.prefix != (prefix or ""):
         raise InvalidOptionError(
@@ -172,7 +172,7 @@ def check_resumed(cut: Cut, names: Sequence[str], prefix: str | None) -> None:
         raise MembersBehindError(cut.timestamp, unknown)
 
 
-def check_same(pin: Pin, place: Place) -> None:
+def check_same(pin: Pin, place: TokenPlace) -> None:
     """Raise `StoreRestoredError` unless a member shows the same commit as when the token was made.
 
     Raises `StoreRecreatedError` if it is another store now.

@@ -11,20 +11,20 @@ format by itself if snapkv is installed in its Python; otherwise call `register(
 functions `read_snapshot`, `read_changes`, `read_history` and `diff` do the same, and take naive
 text in the session's time zone. See `docs/spark.md`.
 
-Reading the source: `options` defines what can be asked, `pinned` the commits that are meant,
-`tasks` and `archived` what a worker reads, `schema` what Spark gets; `reader` and `stream` join
+Reading the source: `read_options` defines what can be asked, `pinned` the commits that are meant,
+`read_tasks` what a worker reads, `schema` what Spark gets; `data_source` and `changes_stream` join
 them. `native` lets Spark read an archive's files instead, `functions` has SQL functions. Writing:
-`sink` makes writes of rows, `batch_commits` commits them once. `fleets` reads many stores at one
-time, each by the planner and the tasks of one. Other formats (that of
-`cdcmeta.spark`) also use `source_options`, `micro_batches`, `sink` and `sessions`.
+`key_sink` makes writes of rows, `batch_commits` commits them once. `fleet_members`, `fleet_offsets`
+and `fleet_stream` read many stores at one time, each by the planner and the tasks of one. Other
+formats (that of `cdcmeta.spark`) use the kit `sources`.
 """
 
 from snapkv.base.extras import extra
 
 with extra("spark", "Spark"):
     from snapkv.spark.api import diff, read_changes, read_history, read_snapshot, register
+    from snapkv.spark.data_source import SnapKVDataSource
     from snapkv.spark.errors import SourceError
-    from snapkv.spark.source import SnapKVDataSource
 
 __all__ = [
     "SnapKVDataSource",

@@ -11,14 +11,12 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapkv.spark import errors
 from snapkv.spark import native as native_files
-from snapkv.spark.connect import end_pinned
+from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
 from snapkv.spark.functions import register_functions
-from snapkv.spark.location import absolute, absolute_archive
-from snapkv.spark.options import key_text, option_texts, parsed
-from snapkv.spark.sessions import Times, ensure_registered, register_format
-from snapkv.spark.source import SnapKVDataSource
-from snapkv.spark.source_options import STORAGE
+from snapkv.spark.read_options import key_text, option_texts, parsed
+from snapkv.spark.sessions import Times, end_pinned, ensure_registered, register_format
+from snapkv.spark.source_options import STORAGE, absolute, absolute_archive
 from snapkv.times import When
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"

@@ -20,10 +20,10 @@ from pyspark.sql.types import StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from snapkv.spark import errors
+from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
-from snapkv.spark.options import COMMITS, HISTORY, key_text, option_texts
+from snapkv.spark.read_options import COMMITS, HISTORY, key_text, option_texts
 from snapkv.spark.sessions import Times
-from snapkv.spark.source import SnapKVDataSource
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Function:
                 yield from zip(*map(_values, batch.columns), strict=True)
 
 
-class AsOf(_Function):
+class AsOfFunction(_Function):
     """The keys at a moment."""
 
     @staticmethod
@@ -62,7 +62,7 @@ class AsOf(_Function):
         return _planned(given.options, **given.times.as_of(given["as_of"]), **given.prefix())
 
 
-class Changes(_Function):
+class ChangesFunction(_Function):
     """What the commits after a moment changed."""
 
     @staticmethod
@@ -79,7 +79,7 @@ class Changes(_Function):
         return _planned(given.options, readChangeFeed="true", **bounds, **given.prefix())
 
 
-class History(_Function):
+class HistoryFunction(_Function):
     """The versions of a key, or of all keys without one."""
 
     @staticmethod
@@ -100,7 +100,7 @@ class History(_Function):
         return _planned(given.options, **given.bounds(after=False), **view)
 
 
-class Commits(_Function):
+class CommitsFunction(_Function):
     """The commit log."""
 
     @staticmethod
@@ -116,10 +116,10 @@ class Commits(_Function):
 
 
 FUNCTIONS = {
-    "snapkv_as_of": AsOf,
-    "snapkv_changes": Changes,
-    "snapkv_history": History,
-    "snapkv_commits": Commits,
+    "snapkv_as_of": AsOfFunction,
+    "snapkv_changes": ChangesFunction,
+    "snapkv_history": HistoryFunction,
+    "snapkv_commits": CommitsFunction,
 }
 
 

@@ -1,29 +1,279 @@
-"""Micro-batches: where a stream starts and continues, so that no row is read twice."""
+"""Micro-batches: where a stream starts and continues, so that no row is read twice; its offsets."""
 
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from heapq import merge
+from itertools import groupby
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from snapkv.base.waiting import monotonic, pause
+from snapkv.engine.contract import KeyValue
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
+from snapkv.reading.changes import CommitChanges, Touched
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
-from snapkv.spark import errors, limits
-from snapkv.spark.batch_reader import batches
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.limits import AvailableNow, Limit, default_limit, limit_of
-from snapkv.spark.location import opened
-from snapkv.spark.pinned import RESTORED, Commits, holds, verified_reader
-from snapkv.spark.source_options import SourceOptions, check_none_of
-from snapkv.spark.tasks import BatchSchema, Task
+from snapkv.spark.pinned import RESTORED, PinnedCommits, holds, verified_reader
+from snapkv.spark.read_tasks import BatchSchema, Task
+from snapkv.spark.source_options import SourceOptions, check_none_of, own_reader
 from snapkv.times import physical_ms
+
+VERSION = 1
+_UINT64 = range(1 << 64)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset(ABC):
+    """How far a stream of one store is: up to a commit; its checkpoints contain it.
+
+    `pinned` is False only in the first offset of a new query, which Spark asks for twice and does
+    not log. The next offset differs in `pinned` only: its batch is empty, and it puts the start
+    into Spark's log.
+    """
+
+    store: bytes
+    mark: Mark
+    pinned: bool = field(default=True, kw_only=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what Spark writes into the checkpoint."""
+        return store_fields(self.store, self.mark) | self.fields() | {"pinned": self.pinned}
+
+    @abstractmethod
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of this kind of stream."""
+
+    def started(self) -> Self:
+        """Return the first offset as Spark logs it."""
+        return replace(self, pinned=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesOffset(StreamOffset):
+    """All commits up to a mark were delivered; or of the snapshot at that mark, all keys up to one.
+
+    `after` is None once the snapshot is complete, or if the stream has none.
+    """
+
+    after: bytes | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return how far the snapshot was delivered."""
+        after = None if self.after is None else self.after.hex()
+        return {"snapshot": self.after is not None, "after": after}
+
+    @staticmethod
+    def from_json(checkpoint: Mapping[str, Any]) -> ChangesOffset:
+        """Return the offset in a checkpoint. Raises `SourceError` for anything else."""
+        with checking(checkpoint):
+            after = checkpoint["after"]
+            found = None if after is None else bytes.fromhex(after)
+            pinned = boolean(checkpoint["pinned"])
+            return ChangesOffset(*store_and_mark(checkpoint), found, pinned=pinned)
+
+    def at(self, mark: Mark, after: bytes | None = None) -> ChangesOffset:
+        """Return the offset after all commits up to a mark, or after a key of its snapshot."""
+        return ChangesOffset(self.store, mark, after)
+
+
+# --- for every kind of stream ---
+
+
+@contextmanager
+def checking(checkpoint: Mapping[str, Any]) -> Iterator[None]:
+    """Raise `SourceError` if a checkpoint has another version, or its fields are invalid."""
+    try:
+        version = checkpoint["v"]
+        if version != VERSION:
+            raise SourceError(
+                errors.CHECKPOINT_INVALID,
+                f"the checkpoint has version {version!r}; this snapkv reads version {VERSION}",
+            )
+        yield
+    except SourceError:
+        raise
+    except (KeyError, TypeError, ValueError) as e:
+        raise SourceError(
+            errors.CHECKPOINT_INVALID, f"the checkpoint is not one of this format: {checkpoint!r}"
+        ) from e
+
+
+def store_fields(store: bytes, mark: Mark) -> dict[str, Any]:
+    """Return the fields that name a store and a commit in it."""
+    return {
+        "v": VERSION,
+        "store": store.hex(),
+        "rev": mark.revision,
+        "ts": mark.timestamp,
+        "commit": mark.ordinal,
+    }
+
+
+def store_and_mark(checkpoint: Mapping[str, Any]) -> tuple[bytes, Mark]:
+    """Return the store and the commit that a checkpoint names."""
+    mark = Mark(*(number(checkpoint[name]) for name in ("ts", "rev", "commit")))
+    return bytes.fromhex(checkpoint["store"]), mark
+
+
+def boolean(value: Any) -> bool:
+    """Return a bool. Raises `ValueError` for any other value."""
+    if not isinstance(value, bool):
+        raise ValueError(f"neither true nor false: {value!r}")
+    return value
+
+
+def number(value: Any) -> int:
+    """Return a number of 64 bits. Raises `ValueError` for any other value."""
+    if type(value) is not int or value not in _UINT64:
+        raise ValueError(f"not a number of 64 bits: {value!r}")
+    return value
+
+
+try:
+    from pyspark.sql.streaming import datasource as _spark
+except ImportError:  # before 4.2
+    _spark = None
+
+LIMITS_KNOWN = _spark is not None
+AvailableNow: Any = _spark.SupportsTriggerAvailableNow if LIMITS_KNOWN else object
+"""The base class of streams that support Trigger.AvailableNow."""
+ValuesBefore = Callable[[Sequence[Touched]], Iterable[bytes | None]]
+"""Returns the values of some keys just before they were touched."""
+
+
+class Limit:
+    """The rows and bytes that a batch may still take; a commit is never split."""
+
+    def __init__(self, rows: int | None, size: int | None) -> None:
+        self._rows, self._size = rows, size
+        self._taken_rows = self._taken_size = 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a bound at all."""
+        return self._rows is not None or self.sized
+
+    @property
+    def sized(self) -> bool:
+        """Whether bytes are bounded."""
+        return self._size is not None
+
+    def take(self, size: int, *, rows: int = 1) -> bool:
+        """Return whether some rows still fit, counting them; the first rows always fit."""
+        first = self._taken_rows == 0
+        self._taken_rows += rows
+        self._taken_size += size
+        if first:
+            return True
+        within_rows = self._rows is None or self._taken_rows <= self._rows
+        return within_rows and (self._size is None or self._taken_size <= self._size)
+
+
+def limit_of(options: SourceOptions, read_limit: Any = None) -> Limit:
+    """Return the limit of a batch: that of the options, unless Spark asks for everything."""
+    if LIMITS_KNOWN and isinstance(read_limit, _spark.ReadAllAvailable):
+        return Limit(None, None)
+    return Limit(options.count("maxRowsPerTrigger"), options.count("maxBytesPerTrigger"))
+
+
+def default_limit(options: SourceOptions) -> Any:
+    """Return the limit of the options as Spark's class, which has one; a batch keeps both."""
+    if (rows := options.count("maxRowsPerTrigger")) is not None:
+        return _spark.ReadMaxRows(rows)
+    if (size := options.count("maxBytesPerTrigger")) is not None:
+        return _spark.ReadMaxBytes(size)
+    return _spark.ReadAllAvailable()
+
+
+# --- how far a batch goes ---
+
+
+def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
+    """Return the last key that a batch of a snapshot may contain, None if it may contain all."""
+    last = b""
+    for page in pages:
+        for kv in page:
+            if not limit.take(len(kv.key) + len(kv.value)):
+                return last
+            last = kv.key
+    return None
+
+
+class Size(NamedTuple):
+    """How much of a batch a commit takes."""
+
+    mark: Mark
+    rows: int
+    size: int
+
+
+def sizes(
+    commits: Iterable[CommitChanges], before: ValuesBefore | None, *, sized: bool, deletes: bool
+) -> Iterator[Size]:
+    """Yield commits with their rows; with their bytes, too, if `sized`.
+
+    The writes that one observed tick stamps count as one commit. `before` reads the values before
+    the changes, None if rows do not show them; they are read only if bytes are wanted.
+    """
+    rows = size = 0
+    for mark, stamp, touched in commits:
+        shown = [each for each in touched if each.exists or deletes]
+        with_before = [each for each in shown if each.existed] if before else []
+        size += sum(len(each.last.kv.key) + len(each.last.kv.value) for each in shown)
+        rows += len(shown)
+        for each in with_before:
+            if each.exists:  # the one row of a removal shows the value before
+                rows += 1
+                size += len(each.last.kv.key)
+        if before and sized:
+            size += sum(len(value or b"") for value in before(with_before))
+        if stamp is None:  # an observed write belongs to the mark that stamps it
+            continue
+        yield Size(mark, rows, size)
+        rows = size = 0
+
+
+def last_commit(commits: Iterable[Size], limit: Limit) -> Mark | None:
+    """Return the last commit that a batch may contain, None if it may contain all.
+
+    The first commit with rows always fits. A commit is not split.
+    """
+    last: Mark | None = None
+    for mark, rows, size in commits:
+        if not limit.take(size, rows=rows):
+            return last
+        last = mark
+    return None
+
+
+def last_time(members: Iterable[Iterable[Size]], limit: Limit) -> int | None:
+    """Return the last timestamp that a batch of several members may contain, None for all.
+
+    What several members committed at one timestamp is not split.
+    """
+    last: int | None = None
+    merged = merge(*members, key=_time_of)
+    for timestamp, commits in groupby(merged, key=_time_of):
+        parts = list(commits)
+        if not limit.take(sum(p.size for p in parts), rows=sum(p.rows for p in parts)):
+            return last
+        last = timestamp
+    return None
+
+
+def _time_of(commit: Size) -> int:
+    return commit.mark.timestamp
+
 
 IDLE_S = 0.5
 """How long an idle stream waits for a commit before it answers that nothing is new."""
@@ -34,34 +284,7 @@ PAUSE_MIN_S, PAUSE_MAX_S = 0.005, 0.05
 _log = logging.getLogger(__name__)
 
 
-class Position(Protocol):
-    """What checkpoints contain; see `Offset` for `pinned`."""
-
-    @property
-    def store(self) -> bytes:
-        """The id of the store."""
-        ...
-
-    @property
-    def mark(self) -> Mark:
-        """The commit at which the stream is."""
-        ...
-
-    @property
-    def pinned(self) -> bool:
-        """Whether Spark logs it: all but the first offset of a new query."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what Spark writes into the checkpoint."""
-        ...
-
-    def started(self) -> Self:
-        """Return the first offset as Spark logs it."""
-        ...
-
-
-At = TypeVar("At", bound=Position)
+At = TypeVar("At", bound=StreamOffset)
 Where = TypeVar("Where")
 
 
@@ -102,7 +325,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             for_batches,
             "for a batch; a stream ends with trigger(availableNow=True)",
         )
-        if limit_of(options).bounded and not limits.LIMITS_KNOWN:
+        if limit_of(options).bounded and not LIMITS_KNOWN:
             raise SourceError(errors.INVALID_OPTION, "limits per trigger need PySpark 4.2 or newer")
 
     # --- what each kind of stream does in its own way ---
@@ -133,7 +356,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         """Return where a new query starts; every call returns the same."""
         if self._initial is None:
             with coded():
-                self._initial = self._start(opened(self._location))
+                self._initial = self._start(own_reader(self._location))
         return self._initial.to_json()
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
@@ -143,7 +366,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         """
         with coded(advice=self.advice):
             if start is None:
-                return self._newest(opened(self._location)).to_json()
+                return self._newest(own_reader(self._location)).to_json()
             at = self._position(start)
             self._covered = None
             if not at.pinned:
@@ -162,7 +385,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         """
         if self._target is not None:
             return
-        reader, until, length = opened(self._location), monotonic() + IDLE_S, PAUSE_MIN_S
+        reader, until, length = own_reader(self._location), monotonic() + IDLE_S, PAUSE_MIN_S
         while monotonic() < until and reader.timeline.head().ordinal <= at.mark.ordinal:
             pause(length)
             length = min(2 * length, PAUSE_MAX_S)
@@ -170,7 +393,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the newest commit: the query ends there."""
         with coded():
-            self._target = opened(self._location).timeline.head()
+            self._target = own_reader(self._location).timeline.head()
 
     def getDefaultReadLimit(self) -> Any:
         """Return the limit of the options."""
@@ -182,7 +405,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         A Python source has no other way to say them: only a reported offset is shown as it is.
         """
         with coded():
-            newest = self._newest(opened(self._location))
+            newest = self._newest(own_reader(self._location))
         mark = newest.mark
         end = self._covered or mark
         metrics = {
@@ -204,7 +427,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
     # --- what compaction left ---
 
-    def _moment_at(self, reader: Reader, mark: Mark) -> Commits:
+    def _moment_at(self, reader: Reader, mark: Mark) -> PinnedCommits:
         """Return the moment of a commit, or of the oldest one left if data loss is allowed."""
         try:
             return moment(reader, mark)
@@ -249,12 +472,12 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a task, from this process's own engine."""
         if isinstance(partition, Task):
-            yield from batches(self._location, partition, self._schema, advice=self.advice)
+            yield from partition.batches(self._location, self._schema, advice=self.advice)
 
 
-def moment(reader: Reader, mark: Mark) -> Commits:
+def moment(reader: Reader, mark: Mark) -> PinnedCommits:
     """Return the state at a commit, with a revision that can be read. Raises `CompactedError`."""
-    return Commits(reader.format.store_id, mark, mark, mark.revision).held(reader)
+    return PinnedCommits(reader.format.store_id, mark, mark, mark.revision).held(reader)
 
 
 def earlier(one: Mark, other: Mark) -> Mark:

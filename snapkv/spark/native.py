@@ -22,11 +22,11 @@ from snapkv.reading.commit_times import first_known
 from snapkv.reading.reader import Reader
 from snapkv.reading.spans import Span
 from snapkv.spark import errors
-from snapkv.spark.decoding import BYTES, FORMATS, MODES, PERMISSIVE, UTF8
 from snapkv.spark.errors import coded
-from snapkv.spark.options import Options, span_of
-from snapkv.spark.pinned import Commits, moment_of, present_in, range_of
+from snapkv.spark.pinned import PinnedCommits, moment_of, present_in, range_of
+from snapkv.spark.read_options import ReadOptions, span_of
 from snapkv.spark.schema import schema_of
+from snapkv.spark.value_formats import BYTES, FORMATS, MODES, PERMISSIVE, UTF8
 from snapkv.store.observe import open_to_read
 
 BASE = (
@@ -42,7 +42,7 @@ TIMED, ORDINAL = "mod_timestamp", "_change_ordinal"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NativePlan:
     """Files of an archive, and which of their rows are wanted: revisions in (low, high]."""
 
     root: str
@@ -105,7 +105,7 @@ class Plan:
 # --- what the calls return ---
 
 
-def snapshot(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame | None:
+def snapshot(spark: SparkSession, options: ReadOptions, *, forced: bool) -> DataFrame | None:
     """Return the rows of a moment from the archive's files; None if the format is to read it.
 
     Raises `SourceError` as the format does.
@@ -134,7 +134,7 @@ def snapshot(spark: SparkSession, options: Options, *, forced: bool) -> DataFram
     return plan.state(spark).select(*(columns[name].alias(name) for name in schema.names))
 
 
-def changes(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame | None:
+def changes(spark: SparkSession, options: ReadOptions, *, forced: bool) -> DataFrame | None:
     """Return changes from the archive's files; None if the format is to read them.
 
     That is so for `preimages`, for what other programs wrote, and with the column
@@ -176,7 +176,7 @@ def changes(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame
 # --- planning ---
 
 
-def _schema(options: Options, forced: bool) -> StructType | None:
+def _schema(options: ReadOptions, forced: bool) -> StructType | None:
     """Return the columns that are asked for; None if Spark's reader cannot fill them."""
     where = options.location
     url = where.archive or where.url.removeprefix("archive:")
@@ -191,13 +191,17 @@ def _schema(options: Options, forced: bool) -> StructType | None:
     return found if isinstance(found, StructType) else None
 
 
-def _named(options: Options, reader: Reader) -> Options:
+def _named(options: ReadOptions, reader: Reader) -> ReadOptions:
     return replace(options, location=replace(options.location, name=reader.layout.name))
 
 
 def _plan(
-    reader: Reader, archive: ArchiveEngine, options: Options, commits: Commits, low: int | None
-) -> Plan | None:
+    reader: Reader,
+    archive: ArchiveEngine,
+    options: ReadOptions,
+    commits: PinnedCommits,
+    low: int | None,
+) -> NativePlan | None:
     """Return the files for a moment, or for changes after `low`; None if they are not archived."""
     high = commits.high.revision
     if high > archive.manifest.high:
@@ -222,14 +226,14 @@ def _plan(
     first, second = pruned[0] or base[:1], pruned[1] or (deltas[:1] if low is not None else [])
     if not first and not second:
         return None
-    return Plan(_root(archive.url), first, second, after, high, span, space, known)
+    return NativePlan(_root(archive.url), first, second, after, high, span, space, known)
 
 
 def _overlaps(file: File, span: Span) -> bool:
     return bool(file.rows) and file.last_key >= span.start and file.first_key < span.end
 
 
-def _is_fast(plan: Plan) -> bool:
+def _is_fast(plan: NativePlan) -> bool:
     """Return whether Spark's reader is faster than workers that merge; measured, see the docs."""
     base, deltas = (sum(file.rows for file in files) for files in (plan.base, plan.deltas))
     few = len(plan.base) + len(plan.deltas) <= FILES_MAX
@@ -247,14 +251,14 @@ def _root(url: str) -> str:
 # --- columns ---
 
 
-def _key(options: Options) -> Column:
+def _key(options: ReadOptions) -> Column:
     if not span_of(options).text:
         return F.col("key")
     advice = "is not valid UTF-8; keyFormat=binary reads such keys"
     return F.coalesce(_text("key"), _failed(errors.KEY_NOT_TEXT, f"a key {advice}: "))
 
 
-def _value(options: Options) -> Column:
+def _value(options: ReadOptions) -> Column:
     if options.choice("valueFormat", *FORMATS) != UTF8:
         return F.col("value")
     text = _text("value")

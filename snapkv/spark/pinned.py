@@ -17,9 +17,8 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.tables import state_bounds
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.location import forget, opened
-from snapkv.spark.options import COMMITS, LATEST, Options
-from snapkv.spark.source_options import SourceOptions
+from snapkv.spark.read_options import COMMITS, LATEST, ReadOptions
+from snapkv.spark.source_options import SourceOptions, forget, own_reader
 from snapkv.spark.timing import is_exact, timestamp_of
 from snapkv.timeline import Moment
 from snapkv.timeline.moment import compaction_error
@@ -34,7 +33,7 @@ BACKWARDS = "the range ends before it starts"
 
 
 @dataclass(frozen=True, slots=True)
-class Commits:
+class PinnedCommits:
     """The commits in (low, high] of one store; `reading` is the revision at which `high` is read.
 
     A moment is the range of all commits up to it.
@@ -50,7 +49,7 @@ class Commits:
         epoch = reader.timeline.tracker.continuity.epoch
         return Moment(reader.policy, self.high.timestamp, self.high, True, epoch, self.reading)
 
-    def held(self, reader: Reader) -> Commits:
+    def held(self, reader: Reader) -> PinnedCommits:
         """Return the same with a revision that can still be read: compaction may have passed it.
 
         At least one round trip. Raises `CompactedError`.
@@ -59,9 +58,9 @@ class Commits:
         moment.hold()
         return replace(self, reading=moment.reading)
 
-    def between(self, low: Mark, high: Mark) -> Commits:
+    def between(self, low: Mark, high: Mark) -> PinnedCommits:
         """Return a part of the range."""
-        return Commits(self.store, low, high, high.revision)
+        return PinnedCommits(self.store, low, high, high.revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def present_in(reader: Reader) -> Present:
     return Present(reader.format.store_id, head, reader.clock.now_ms())
 
 
-def moment_of(reader: Reader, options: SourceOptions, present: Present) -> Commits:
+def moment_of(reader: Reader, options: SourceOptions, present: Present) -> PinnedCommits:
     """Pin the moment of a snapshot: now, a time, or a version; 1 to 6 round trips.
 
     Raises `SourceError`.
@@ -99,12 +98,14 @@ def moment_of(reader: Reader, options: SourceOptions, present: Present) -> Commi
             gone = errors.TIMESTAMP_EARLIER_THAN_RETENTION
         with coded(compacted=gone):
             moment = policy.at(timestamp)
-    return Commits(present.store, reader.timeline.tracker.creation, moment.mark, moment.reading)
+    return PinnedCommits(
+        present.store, reader.timeline.tracker.creation, moment.mark, moment.reading
+    )
 
 
 def range_of(
-    reader: Reader, options: Options, present: Present, *, from_state: bool = False
-) -> Commits:
+    reader: Reader, options: ReadOptions, present: Present, *, from_state: bool = False
+) -> PinnedCommits:
     """Pin the commits from a start to an end, both inclusive; 1 to 12 round trips.
 
     The default start is the oldest commit that compaction left, the default end the newest. With
@@ -113,7 +114,7 @@ def range_of(
     """
     if options.view == COMMITS and options.text("startingVersion") == LATEST:
         newest = _last_until(reader, options, present, "ending") or present.head
-        return Commits(present.store, newest, newest, newest.revision)
+        return PinnedCommits(present.store, newest, newest, newest.revision)
     _check_order(options, present, from_state)
     low = (_state_at_start if from_state else low_of)(reader, options, present)
     high = _last_until(reader, options, present, "ending") or present.head
@@ -126,10 +127,10 @@ def range_of(
         raise SourceError(errors.INVALID_RANGE, BACKWARDS)
     if high.revision < low.revision:
         high = low
-    return Commits(present.store, low, high, high.revision)
+    return PinnedCommits(present.store, low, high, high.revision)
 
 
-def _check_order(options: Options, present: Present, from_state: bool) -> None:
+def _check_order(options: ReadOptions, present: Present, from_state: bool) -> None:
     """Raise `SourceError` for a range that ends before it starts, even if it has no commits.
 
     A range of commits that ends just before its start is empty: after a commit, up to the same. A
@@ -152,7 +153,7 @@ def _check_order(options: Options, present: Present, from_state: bool) -> None:
             raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")
 
 
-def low_of(reader: Reader, options: Options, present: Present) -> Mark | None:
+def low_of(reader: Reader, options: ReadOptions, present: Present) -> Mark | None:
     """Return the last commit before the start that options name, None without a start.
 
     Raises `SourceError`, also if changes since then were compacted.
@@ -186,12 +187,12 @@ def _complete(reader: Reader, code: str) -> Iterator[None]:
         raise SourceError(code, f"some changes after the start were compacted: {left}") from e
 
 
-def _state_at_start(reader: Reader, options: Options, present: Present) -> Mark | None:
+def _state_at_start(reader: Reader, options: ReadOptions, present: Present) -> Mark | None:
     """Return the last commit up to the start; the range begins with its state."""
     return _last_until(reader, options, present, "starting")
 
 
-def _last_until(reader: Reader, options: Options, present: Present, end: str) -> Mark | None:
+def _last_until(reader: Reader, options: ReadOptions, present: Present, end: str) -> Mark | None:
     """Return the last commit up to the version or time of an end of the range, None without one."""
     if (version := options.count(f"{end}Version")) is not None:
         if version == present.head.revision:
@@ -245,11 +246,11 @@ def _versioned(reader: Reader, version: int) -> Iterator[None]:
 def verified_reader(location: Location, store: bytes, mark: Mark) -> Reader:
     """Return this process's reader of a location, after checking that a pinned commit exists.
 
-    One round trip, two if the engine is opened again. Raises `SourceError`.
+    One round trip, two if the engine is own_reader again. Raises `SourceError`.
     """
     for _ in range(2):
         with coded():
-            reader = opened(location)
+            reader = own_reader(location)
         try:
             with coded():
                 if holds(reader, store, mark):

@@ -14,9 +14,17 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.spark import errors
-from snapkv.spark.decoding import BYTES, FORMATS, MODES, PERMISSIVE, UTF8, Decoder, spark_name
 from snapkv.spark.errors import SourceError
-from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options, is_text
+from snapkv.spark.read_options import CHANGES, COMMITS, HISTORY, SNAPSHOT, ReadOptions, is_text
+from snapkv.spark.value_formats import (
+    BYTES,
+    FORMATS,
+    MODES,
+    PERMISSIVE,
+    UTF8,
+    ValueDecoder,
+    spark_name,
+)
 
 _VIEWS = {
     SNAPSHOT: arrow.SNAPSHOT_TIMED,
@@ -73,7 +81,7 @@ def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
         yield from _leaves(part)
 
 
-def schema_of(options: Options) -> T.StructType | str:
+def schema_of(options: ReadOptions) -> T.StructType | str:
     """Return the columns that options name; used if `.schema(...)` was not called.
 
     The option `schema` is DDL, which only Spark can parse, or Spark's JSON. Raises `SourceError`.
@@ -91,7 +99,7 @@ def schema_of(options: Options) -> T.StructType | str:
         ) from e
 
 
-def _default_schema(options: Options) -> T.StructType:
+def _default_schema(options: ReadOptions) -> T.StructType:
     """Return all columns of a view, or the columns that the option `columns` names."""
     columns = _columns(options)
     names = options.columns
@@ -111,7 +119,7 @@ def _default_schema(options: Options) -> T.StructType:
     return from_arrow_schema(pa.schema([columns.field(name) for name in names]))
 
 
-def _columns(options: Options) -> pa.Schema:
+def _columns(options: ReadOptions) -> pa.Schema:
     """Return all columns of a view, with the types of keys and values that options ask for."""
     columns = _VIEWS[options.view]
     if options.is_of_fleet:
@@ -123,13 +131,13 @@ def _columns(options: Options) -> pa.Schema:
     return columns
 
 
-class Schema:
+class FrameSchema:
     """The schema of a DataFrame: some columns are the view's own, the rest fields of the value.
 
     Raises `SourceError` for a schema that the view cannot fill.
     """
 
-    def __init__(self, schema: T.StructType, options: Options) -> None:
+    def __init__(self, schema: T.StructType, options: ReadOptions) -> None:
         columns = _columns(options)
         format_ = options.choice("valueFormat", *FORMATS)
         permissive = options.choice("mode", *MODES) == PERMISSIVE
@@ -143,7 +151,7 @@ class Schema:
         if options.columns is not None and options.columns != tuple(self.arrow.names):
             raise SourceError(errors.INVALID_SCHEMA, "give a schema or columns, not both")
         text = format_ == UTF8 and "value" in self.own
-        self.decoder = Decoder(decoded, format_, permissive) if decoded or text else None
+        self.decoder = ValueDecoder(decoded, format_, permissive) if decoded or text else None
 
     @property
     def needs_value(self) -> bool:

@@ -7,29 +7,48 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.spans import Span
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
-from snapkv.spark.batch_reader import BatchReader, present_of
-from snapkv.spark.cuts import cut_keys
-from snapkv.spark.decoding import JSON
 from snapkv.spark.errors import ANEW, SourceError, coded
-from snapkv.spark.limits import Limit
-from snapkv.spark.location import absolute, open_to_write
-from snapkv.spark.micro_batches import MicroBatches
-from snapkv.spark.offset import boolean, checking, store_and_mark, store_fields
-from snapkv.spark.pinned import BACKWARDS, Commits, Present, moment_of, present_in, verified_reader
+from snapkv.spark.key_sink import (
+    OfBatch,
+    OfStream,
+    RowSink,
+    SinkOptions,
+    check_kind,
+    check_names,
+    check_of_stream,
+    sink_texts,
+    texts_of,
+)
+from snapkv.spark.micro_batches import (
+    Limit,
+    MicroBatches,
+    StreamOffset,
+    boolean,
+    checking,
+    store_and_mark,
+)
+from snapkv.spark.pinned import (
+    BACKWARDS,
+    PinnedCommits,
+    Present,
+    moment_of,
+    present_in,
+    verified_reader,
+)
+from snapkv.spark.read_tasks import AskedColumns, BatchReader, Task, cut_keys, present_of
 from snapkv.spark.schema import arrow_schema, batch_of, mismatch
 from snapkv.spark.sessions import Times, ensure_registered, register_format
-from snapkv.spark.sink import OfBatch, OfStream, Sink, check_of_stream, texts_of
-from snapkv.spark.sink_options import SinkOptions, check_kind, check_names, sink_texts
 from snapkv.spark.source_options import (
     SourceOptions,
+    absolute,
     canonical_names,
     check_one_of,
     location_of,
+    open_to_write,
     zone_in,
 )
-from snapkv.spark.tasks import Columns, Task
 from snapkv.spark.timing import exact, is_exact, timestamp_of
-from snapkv.spark.value_encoding import Encoder, has_decimals
+from snapkv.spark.value_formats import JSON, Encoder, has_decimals
 
 __all__ = [
     "ANEW",
@@ -37,10 +56,9 @@ __all__ = [
     "JSON",
     "TRIES",
     "Arrays",
+    "AskedColumns",
     "Batch",
     "BatchReader",
-    "Columns",
-    "Commits",
     "Encoder",
     "Keyspace",
     "Layout",
@@ -50,13 +68,15 @@ __all__ = [
     "MicroBatches",
     "OfBatch",
     "OfStream",
+    "PinnedCommits",
     "Present",
     "Reader",
-    "Sink",
+    "RowSink",
     "SinkOptions",
     "SourceError",
     "SourceOptions",
     "Span",
+    "StreamOffset",
     "Task",
     "Times",
     "Writes",
@@ -88,7 +108,6 @@ __all__ = [
     "register_format",
     "sink_texts",
     "store_and_mark",
-    "store_fields",
     "texts_of",
     "timestamp_of",
     "verified_reader",

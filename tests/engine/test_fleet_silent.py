@@ -5,7 +5,7 @@ import pytest
 import snapkv
 from snapkv.errors import ReadTimeoutError
 from snapkv.fleet import link
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +27,9 @@ def test_a_member_that_falls_silent_is_waited_for_once(etcd, tmp_path, monkeypat
                     assert e.value.member == "one"
                 assert moment["two", "a"] == b"1"
                 assert fleet.at("-0s", behind="stale").members["one"].state == "missing"
-                asked, pinned = [], Connection._pinned
+                asked, pinned = [], OpenMember._pinned
                 monkeypatch.setattr(
-                    Connection,
+                    OpenMember,
                     "_pinned",
                     lambda self, *args: asked.append(self.name) or pinned(self, *args),
                 )

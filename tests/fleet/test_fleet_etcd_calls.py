@@ -122,7 +122,7 @@ def test_moments_do_not_wait_again_for_a_member_that_was_silent(
 ) -> None:
     monkeypatch.setattr(link, "AWAY_S", 60.0)
     asked: list[str] = []
-    plain = open_member.Connection._pinned
+    plain = open_member.OpenMember._pinned
 
     def pinned(each: Any, *arguments: Any) -> Any:
         asked.append(each.name)
@@ -132,7 +132,7 @@ def test_moments_do_not_wait_again_for_a_member_that_was_silent(
         a.save("k", b"1")
         later = b.save("k", b"2") + 1
     with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
-        monkeypatch.setattr(open_member.Connection, "_pinned", pinned)
+        monkeypatch.setattr(open_member.OpenMember, "_pinned", pinned)
         etcd.pause()
         try:
             for _ in range(3):

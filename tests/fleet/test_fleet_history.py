@@ -16,7 +16,7 @@ from snapkv.errors import (
 )
 from snapkv.fleet.members import span_of
 from snapkv.fleet.merged_logs import logs
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.reading import history
 from snapkv.times import physical_ms
 
@@ -260,7 +260,7 @@ def test_what_is_compacted_comes_from_the_archive_and_the_rest_from_the_engine(c
 @pytest.mark.parametrize("since", [None, 0])
 def test_recording_and_compacting_while_both_are_joined(sites, compacted, since, monkeypatch):
     fleet, commits, _ = compacted
-    begun, overtaken = Connection._begun, []
+    begun, overtaken = OpenMember._begun, []
 
     def slow(self, read, low, high):
         if low == commits[3].commit.ts and not overtaken:
@@ -268,7 +268,7 @@ def test_recording_and_compacting_while_both_are_joined(sites, compacted, since,
             sites["a"].compact(commits[5].commit.ts, past_recordings=True)
         return begun(self, read, low, high)
 
-    monkeypatch.setattr(Connection, "_begun", slow)
+    monkeypatch.setattr(OpenMember, "_begun", slow)
     assert list(fleet.commits(since)) == commits
     assert overtaken
 

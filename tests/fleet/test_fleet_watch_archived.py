@@ -14,7 +14,7 @@ from snapkv.errors import (
     HistoryGapError,
     StoreRestoredError,
 )
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 
 from .following import drained, own, taken
 from .sites import WAIT_S, eventually
@@ -208,7 +208,7 @@ def test_a_member_that_goes_away_while_a_commit_is_taken_loses_none(
     sites, stamps, everything, monkeypatch
 ):
     """After the archive has answered, the engine is asked to confirm that, which may fail."""
-    saw, failures = Connection.saw, {1: 2, 3: 1, 8: 1}
+    saw, failures = OpenMember.saw, {1: 2, 3: 1, 8: 1}
     calls = Counter()
 
     def flaky(connection, mark):
@@ -217,7 +217,7 @@ def test_a_member_that_goes_away_while_a_commit_is_taken_loses_none(
             raise EngineUnavailableError("it went away")
         saw(connection, mark)
 
-    monkeypatch.setattr(Connection, "saw", flaky)
+    monkeypatch.setattr(OpenMember, "saw", flaky)
     compact(sites, stamps)
     with archived(sites).watch(since=0) as watch:
         assert taken(watch, len(everything)) == everything

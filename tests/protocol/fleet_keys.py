@@ -9,10 +9,10 @@ from fleet_servers import Stream
 
 from snapkv.fleet import fleet_watch as watch_module
 from snapkv.fleet.fleet_watch import PATIENCE_S, FleetWatch, MemberFollower
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 
 
-def connection_key(connection: Connection) -> Hashable:
+def connection_key(connection: OpenMember) -> Hashable:
     """Return what a fleet knows of a member."""
     reads = connection._reads
     timeline = None if reads is None else reads.reader.timeline

@@ -8,7 +8,7 @@ from fleet_plans import restored, seen, watched
 from fleet_runs import explored
 
 from snapkv.fleet.fleet_watch import FleetWatch
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.timeline.continuity import Continuity
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ PLANS = {
     "watched": watched(ONE_EACH),
 }
 MUTANTS = {
-    "seen": Edit(Connection, "_pinned", "state if moment.final", "state if timestamp <= 1_003"),
+    "seen": Edit(OpenMember, "_pinned", "state if moment.final", "state if timestamp <= 1_003"),
     "restored": Edit(
         Continuity, "_read_with_witness", "kv is None or mark_of(kv) != seen[0]", "False"
     ),

@@ -12,8 +12,8 @@ from fleet_runs import explored, play
 from snapkv.committer.request import SentRequest
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.fleet_watch import FleetWatch, MemberFollower
-from snapkv.fleet.link import Link
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.link import MemberLink
+from snapkv.fleet.open_member import OpenMember
 from snapkv.timeline.continuity import Continuity, ContinuousWatcher
 from snapkv.timeline.tracker import Tracker
 
@@ -40,15 +40,15 @@ PLANS = {
 NO_GUARD = Edit(
     SentRequest, "_guard", 'Compare(ts_key, Target.VALUE, "<", be64(self.stamp.timestamp)),'
 )
-BY_A_CLOCK = Edit(Connection, "_pinned", "state if moment.final", "state if timestamp <= 1_003")
-NEWEST_BY_A_CLOCK = Edit(Connection, "_newest", "return newest", "return max(newest, 1_003)")
-NEWEST = Edit(Connection, "_pinned", "policy.at(timestamp)\n    mark", "policy.now()\n    mark")
+BY_A_CLOCK = Edit(OpenMember, "_pinned", "state if moment.final", "state if timestamp <= 1_003")
+NEWEST_BY_A_CLOCK = Edit(OpenMember, "_newest", "return newest", "return max(newest, 1_003)")
+NEWEST = Edit(OpenMember, "_pinned", "policy.at(timestamp)\n    mark", "policy.now()\n    mark")
 NO_EPOCHS = (
-    Edit(Connection, "_pinned", "moment.epoch != self._epoch", "False"),
-    Edit(Connection, "moment", "moment.epoch != self._epoch", "False"),
-    Edit(Connection, "quick", " or tracker.continuity.epoch != self._epoch"),
+    Edit(OpenMember, "_pinned", "moment.epoch != self._epoch", "False"),
+    Edit(OpenMember, "moment", "moment.epoch != self._epoch", "False"),
+    Edit(OpenMember, "quick", " or tracker.continuity.epoch != self._epoch"),
     Edit(
-        Link,
+        MemberLink,
         "check_history",
         "reads.reader.timeline.tracker.continuity.epoch != self._epoch",
         "False",
@@ -80,9 +80,9 @@ FEED_BY_EPOCH = Edit(Tracker, "_verify_feed", "if self._feed.last is None:", "if
 FEED_BEHIND = Edit(
     Tracker, "_drain_feed", "if is_checked and is_in_question(marks, self.newest):", "if False:"
 )
-NOT_SEEN = Edit(Connection, "saw", "reads = self.reads()", "return")
+NOT_SEEN = Edit(OpenMember, "saw", "reads = self.reads()", "return")
 NOT_CHECKED = Edit(
-    Connection,
+    OpenMember,
     "check",
     "self.ask(self._check_same)",
     "self.ask(lambda reads: reads.reader.timeline.tracker.continuity.assure())",
@@ -95,7 +95,7 @@ NO_WITNESS_OF_A_WATCH = Edit(
 )
 NOT_FINAL_BY = Edit(MemberFollower, "_final_by", "return next(above, self._witness)", "return None")
 NO_DOUBT = Edit(Tracker, "see_followed", "self.continuity.doubt()", "pass")
-UNCHECKED_SEEN = Edit(Connection, "saw", "self.check_history(reads)")
+UNCHECKED_SEEN = Edit(OpenMember, "saw", "self.check_history(reads)")
 
 MUTANTS: dict[str, tuple[str, list[Edit]]] = {
     "no guard": ("seen", [NO_GUARD]),

@@ -13,7 +13,7 @@ from connect_git import compare_moments
 
 import snapkv
 from snapkv.spark import diff, read_changes, read_history, read_snapshot
-from snapkv.spark.connect import is_connect
+from snapkv.spark.sessions import is_connect
 
 PLANS = 40
 """More than the server's cache of plans keeps."""

@@ -10,9 +10,9 @@ from direct import ZONE, handed_over
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from snapkv.spark import batch_commits, sink
+from snapkv.spark import batch_commits, key_sink
+from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
-from snapkv.spark.source import SnapKVDataSource
 from snapkv.store.commit_room import Room
 
 TEXTS = "key STRING, value STRING"
@@ -101,7 +101,7 @@ def small_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def in_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks are those of a query."""
-    monkeypatch.setattr(sink, "TaskContext", Task)
+    monkeypatch.setattr(key_sink, "TaskContext", Task)
 
 
 def refused(code: str, call: Any, *values: Any, **options: Any) -> str:

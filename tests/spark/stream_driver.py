@@ -19,8 +19,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from snapkv.spark.limits import LIMITS_KNOWN
 from snapkv.spark.local import local_session
+from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 ROWS_MAX = 200
 CHANGES = ("key", "lower(hex(value))", "_change_type", "_commit_version", "_change_ordinal")

@@ -24,11 +24,11 @@ from snapkv.engine.etcd import scan
 from snapkv.engine.lmdb import columns
 from snapkv.spark import (
     SourceError,
-    archived_tasks,
     native,
     read_changes,
     read_history,
     read_snapshot,
+    read_tasks,
 )
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def small_files(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
     monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
-    monkeypatch.setattr(archived_tasks, "TASK_ROWS", 5)
+    monkeypatch.setattr(read_tasks, "ARCHIVED_TASK_ROWS", 5)
 
 
 @pytest.fixture
@@ -452,7 +452,7 @@ def test_options_of_archives(tmp_path):
         with pytest.raises(Exception, match=r"^\[SNAPKV_") as caught:
             Planned(url, **options)
         assert secret not in str(caught.value)
-    from snapkv.spark.options import parsed
+    from snapkv.spark.read_options import parsed
 
     found = parsed({"path": url, "archive": "s3://bucket/a", "storage.Secret_Access_Key": secret})
     assert secret not in repr(found)

@@ -8,7 +8,7 @@ from reading.tabled import FOREVER, changes_of
 from stream_queries import LIMITS, Checkpoint, Query, refused_by
 
 from snapkv.archive import state_rows, writer
-from snapkv.spark import archived_tasks
+from snapkv.spark import read_tasks
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ def small_files(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
     monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
     monkeypatch.setattr(state_rows, "CHUNK_ROWS", 9)
-    monkeypatch.setattr(archived_tasks, "TASK_ROWS", 5)
+    monkeypatch.setattr(read_tasks, "TASK_ROWS", 5)
 
 
 @pytest.fixture

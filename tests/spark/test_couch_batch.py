@@ -12,7 +12,7 @@ from store.engines import write_raw
 
 from cdcmeta import ChangesDB
 from cdcmeta.errors import InvalidSequenceError
-from cdcmeta.spark import ChangesDataSource, options, tasks
+from cdcmeta.spark import ChangesDataSource, feed_options, feed_tasks
 from snapkv import to_datetime
 from snapkv.engine.contract import Delete
 from snapkv.spark.errors import SourceError
@@ -64,7 +64,7 @@ def by_spark(url, when, since, until, ids, style, include_docs, prefix):
 @pytest.mark.long_on("etcd")
 @pytest.mark.parametrize("seed", range(3))
 def test_as_the_library_tells_it(place, store, clock, monkeypatch, seed):
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 1)
+    monkeypatch.setattr(feed_tasks, "PIECE_ROWS", 1)
     rng = random.Random(seed)
     editing = Editing(store, clock, rng)
     editing.steps(12)
@@ -117,7 +117,7 @@ def test_columns_of_ones_own(place, db):
 
 
 def test_tasks_are_bounded_and_read_in_workers(place, db, monkeypatch):
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 5)
+    monkeypatch.setattr(feed_tasks, "PIECE_ROWS", 5)
     for n in range(40):
         db.put({"_id": f"{n:02}"})
     reader = FeedFrame(place.url, numPartitions=3).reader()
@@ -231,7 +231,7 @@ def test_options_that_are_refused(place, db, code, given):
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 def test_names_of_options(place, db):
     told = refused("SNAPKV_UNKNOWN_OPTION", place.url, keyPrefix="a")
-    assert all(name in told for name in options.KNOWN)
+    assert all(name in told for name in feed_options.KNOWN)
     db.put({"_id": "a"})
     assert len(feed(place.url, PREFIX="a", INCLUDEDOCS="FALSE")) == 1
     for given, what in (({"path": place.url}, "database"), ({"database": DATABASE}, "store")):

@@ -10,8 +10,8 @@ from sinks import in_a_query as in_a_query
 
 from cdcmeta import ChangesDB
 from cdcmeta.changes.revisions import POSITION_MAX
-from cdcmeta.spark import sink as sinks
-from cdcmeta.spark.source import ChangesDataSource
+from cdcmeta.spark import document_sink as sinks
+from cdcmeta.spark.feed_source import ChangesDataSource
 from snapkv import CommitTimeoutError, CommitUnknownError
 from snapkv.spark.errors import SourceError
 from snapkv.store.space import Space

@@ -15,7 +15,7 @@ from cdcmeta import ChangesDB
 from cdcmeta.spark import ChangesDataSource, changes_as_of, register
 from snapkv import to_datetime
 from snapkv.spark.errors import SourceError
-from snapkv.spark.limits import LIMITS_KNOWN
+from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
 

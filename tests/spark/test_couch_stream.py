@@ -12,11 +12,11 @@ from stream_queries import Checkpoint, needs_limits, refused_by
 
 from cdcmeta import ChangesDB
 from cdcmeta.changes import Sequence
-from cdcmeta.spark import tasks
+from cdcmeta.spark import feed_tasks
 from snapkv import to_datetime
 from snapkv.engine.contract import Delete
 from snapkv.spark.errors import SourceError
-from snapkv.spark.limits import LIMITS_KNOWN
+from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def _commit(row: tuple) -> tuple[int, int]:
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_change_once(place, store, clock, monkeypatch, seed, passes_start):
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 1)
+    monkeypatch.setattr(feed_tasks, "PIECE_ROWS", 1)
     life = Life(place, store, clock, seed, passes_start)
     for _ in range(STEPS):
         life.rng.choices(

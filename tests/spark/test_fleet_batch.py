@@ -10,10 +10,9 @@ from store.engines import write_raw
 import snapkv
 from snapkv.engine.contract import Put
 from snapkv.location import open_engine
-from snapkv.spark import connect, cuts, location
+from snapkv.spark import fleet_members, read_tasks, sessions, source_options
+from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
-from snapkv.spark.fleets import pinned
-from snapkv.spark.source import SnapKVDataSource
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,7 @@ NOWHERE = "etcd://127.0.0.1:1"
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    location.forget_all()
+    source_options.forget_all()
     found.close()
 
 
@@ -49,7 +48,7 @@ def items_of(path: str, *at, **options) -> list[tuple]:
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_snapshot_is_the_moment_of_the_fleet(grown, monkeypatch, seed):
-    monkeypatch.setattr(cuts, "PIECE_ROWS", 2)
+    monkeypatch.setattr(read_tasks, "PIECE_ROWS", 2)
     grown.rng.seed(seed)
     moments = []
     for _ in range(4):
@@ -81,7 +80,7 @@ def test_a_cut_stays_while_members_go_on(grown):
 
 
 def test_only_the_chosen_members_are_opened(grown, monkeypatch):
-    monkeypatch.setattr(pinned, "MEMBER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(fleet_members, "MEMBER_TIMEOUT_S", 0.5)
     grown.steps(20)
     grown.tick()
     path = fleet_file(grown.folder / "more.toml", grown.urls | {"away": NOWHERE, "gone": "lmdb:no"})
@@ -347,7 +346,7 @@ def test_on_connect_a_fleet_needs_a_fixed_time(grown, monkeypatch):
     grown.steps(10)
     then = grown.tick()
     expected = items(grown.path)
-    monkeypatch.setenv(connect.ARTIFACTS, "a session of Connect")
+    monkeypatch.setenv(sessions.ARTIFACTS, "a session of Connect")
     assert items(grown.path, timestampAsOf=then) == expected
     for options in ({}, {"timestampAsOf": "-1s"}, {"timestampAsOf": then, "behind": "stale"}):
         refused("NOT_PINNED", grown.path, **options)

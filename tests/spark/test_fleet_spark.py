@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from reading.tabled import changes_of
 
 import snapkv
-from snapkv.spark import location
-from snapkv.spark.limits import LIMITS_KNOWN
+from snapkv.spark import source_options
+from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    location.forget_all()
+    source_options.forget_all()
     found.close()
 
 

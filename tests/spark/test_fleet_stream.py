@@ -10,10 +10,9 @@ from stream_queries import LIMITS, Checkpoint, needs_limits, refused_by
 
 from snapkv import to_datetime
 from snapkv.layout import Mark
-from snapkv.spark import location, micro_batches
-from snapkv.spark.fleets import stream
-from snapkv.spark.fleets.offset import At, FleetOffset
-from snapkv.spark.limits import LIMITS_KNOWN
+from snapkv.spark import fleet_stream, micro_batches, source_options
+from snapkv.spark.fleet_offsets import At, FleetOffset
+from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +23,14 @@ NOWHERE = "etcd://127.0.0.1:1"
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    location.forget_all()
+    source_options.forget_all()
     found.close()
 
 
 @pytest.fixture(autouse=True)
 def no_idling(monkeypatch):
     """A stream that finds nothing new waits for half a second."""
-    monkeypatch.setattr(stream, "IDLE_S", 0.0)
+    monkeypatch.setattr(fleet_stream, "IDLE_S", 0.0)
 
 
 def changes(grown: Grown, since: int, until: int = FOREVER, names=NAMES) -> list[tuple]:
@@ -296,7 +295,7 @@ def test_a_member_that_is_recreated_between_planning_and_reading(grown):
         query.checkpoint.done += 1
     tasks = query.reader.partitions(json.loads(start), json.loads(end))
     grown.recreate("us")
-    location.forget_all()
+    source_options.forget_all()
     (task,) = [task for task in tasks if task.member == "us"]
     assert "member us" in refused_by("STORE_MISMATCH", lambda: list(query.reader.read(task)))
 
@@ -383,8 +382,8 @@ def test_an_idle_stream_waits_for_a_time_that_is_final(grown, monkeypatch):
         if len(paused) == 3:
             grown.tick()
 
-    monkeypatch.setattr(stream, "IDLE_S", 60)
-    monkeypatch.setattr(stream, "pause", pause)
+    monkeypatch.setattr(fleet_stream, "IDLE_S", 60)
+    monkeypatch.setattr(fleet_stream, "pause", pause)
     assert query.latest(at) != at
     assert len(paused) == 3
 

@@ -18,7 +18,7 @@ from reading.tabled import (
 )
 
 from snapkv import format_time, to_datetime
-from snapkv.spark import cuts
+from snapkv.spark import read_tasks
 
 pytestmark = pytest.mark.slow
 
@@ -96,8 +96,8 @@ def test_changes_are_what_a_watch_tells(store, place, written):
 
 
 def test_changes_over_several_tasks(store, place, written, monkeypatch):
-    monkeypatch.setattr(cuts, "TASK_COMMITS", 7)
-    monkeypatch.setattr(cuts, "TASK_ROWS", 7)
+    monkeypatch.setattr(read_tasks, "TASK_COMMITS", 7)
+    monkeypatch.setattr(read_tasks, "TASK_ROWS", 7)
     first, last = written.rows[0], written.rows[-1]
     expected = changes_of(written, 0, FOREVER, preimages=True)
     for wanted in (1, 3, 16, None):
@@ -132,7 +132,7 @@ def test_tasks_have_about_as_many_rows(place):
 
 def test_histories(store, place, written, rng, monkeypatch):
     assert in_order(read(place.url, view="history")) == histories_of(written, 0, FOREVER)
-    monkeypatch.setattr(cuts, "PIECE_ROWS", 3)
+    monkeypatch.setattr(read_tasks, "PIECE_ROWS", 3)
     for options, since, until in ranges(written, rng, 3):
         if "startingTimestamp" in options:  # the state at the start belongs to it
             options["startingTimestamp"] = since

@@ -11,7 +11,7 @@ from direct import read, refused
 from store.engines import write_raw
 
 from snapkv.engine.contract import Put
-from snapkv.spark import connect
+from snapkv.spark import sessions
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def test_moments_and_feeds_of_a_git_history_are_gits(client):
 @pytest.fixture
 def on_connect(monkeypatch):
     """This process does as one that Spark starts for a session of Connect."""
-    monkeypatch.setenv(connect.ARTIFACTS, "0eee7a21-67fb-4bf1-8c03-8e29dab00054")
+    monkeypatch.setenv(sessions.ARTIFACTS, "0eee7a21-67fb-4bf1-8c03-8e29dab00054")
 
 
 @pytest.mark.parametrize(

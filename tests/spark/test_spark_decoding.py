@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapkv.spark.decoding import Decoder
 from snapkv.spark.errors import SourceError
+from snapkv.spark.value_formats import ValueDecoder
 
 pytestmark = pytest.mark.slow
 
@@ -59,12 +59,12 @@ def test_any_value_in_any_type(kind, raw, name):
     format_, value = raw
     field = pa.field(name, kind)
     found = {"key": pa.array(["k", "gone"]), "value": pa.array([value, None], pa.binary())}
-    column = Decoder([field], format_, permissive=True).columns(found)[name]
+    column = ValueDecoder([field], format_, permissive=True).columns(found)[name]
     assert (column.type, len(column), column[1].as_py()) == (kind, 2, None)
     column.validate(full=True)
     message, strict = "", column
     try:
-        strict = Decoder([field], format_, permissive=False).columns(found)[name]
+        strict = ValueDecoder([field], format_, permissive=False).columns(found)[name]
     except SourceError as e:
         message = str(e)
     assert str(strict) == str(column)

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from cdcmeta.spark import options as couch_codes
-from cdcmeta.spark import options as couch_options
-from cdcmeta.spark import sink as couch_sink
-from cdcmeta.spark.tasks import SCHEMA
+from cdcmeta.spark import document_sink as couch_sink
+from cdcmeta.spark import feed_options as couch_codes
+from cdcmeta.spark import feed_options as couch_options
+from cdcmeta.spark.feed_tasks import SCHEMA
 from snapkv.reading import arrow
 from snapkv.spark import api as frames
-from snapkv.spark import errors, functions, options, sink_options
+from snapkv.spark import errors, functions, key_sink, read_options
 from tests.project.pages import ROOT, pages_run_by
 
 pytestmark = pytest.mark.slow
@@ -50,17 +50,17 @@ def test_every_session_with_spark_gives_what_it_shows(spark, tmp_path, page):
 
 
 def test_every_option_is_told_once():
-    assert sorted(names_in("Options")) == sorted([*options.KNOWN, *options.ENGINE])
+    assert sorted(names_in("Options")) == sorted([*read_options.KNOWN, *read_options.ENGINE])
 
 
 def test_every_option_of_a_sink_is_told_once():
-    assert sorted(names_in("Writing")) == sorted(sink_options.KNOWN)
+    assert sorted(names_in("Writing")) == sorted(key_sink.KNOWN)
     assert sorted(names_in("Writing", document=OF_FEEDS)) == sorted(couch_sink.KNOWN)
 
 
 def test_every_option_of_feeds_is_told_once():
     told = names_in("Options", document=OF_FEEDS)
-    assert sorted(told) == sorted([*couch_options.KNOWN, *options.ENGINE])
+    assert sorted(told) == sorted([*couch_options.KNOWN, *read_options.ENGINE])
 
 
 def test_every_column_of_feeds_is_told():

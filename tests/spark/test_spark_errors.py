@@ -16,10 +16,10 @@ import snapkv
 from snapkv import ManualClock
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd import connection
-from snapkv.spark import cuts, errors
+from snapkv.spark import errors, read_tasks
+from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
-from snapkv.spark.options import KNOWN
-from snapkv.spark.source import SnapKVDataSource
+from snapkv.spark.read_options import KNOWN
 from snapkv.spark.source_options import canonical_names
 
 pytestmark = pytest.mark.slow
@@ -292,7 +292,7 @@ def begun(url: str) -> tuple[list[tuple], Iterator]:
 
 def test_compaction_that_leaves_the_state(store, place, monkeypatch):
     """The engine goes on where the store stands still: a newer revision shows the same."""
-    monkeypatch.setattr(cuts, "PIECE_ROWS", 5)
+    monkeypatch.setattr(read_tasks, "PIECE_ROWS", 5)
     store.commit(puts=FORTY)
     beside = place.open(name="beside")
 
@@ -316,7 +316,7 @@ def test_compaction_that_leaves_the_state(store, place, monkeypatch):
 
 
 def test_compaction_that_does_not(store, place, monkeypatch):
-    monkeypatch.setattr(cuts, "PIECE_ROWS", 5)
+    monkeypatch.setattr(read_tasks, "PIECE_ROWS", 5)
     store.commit(puts=FORTY)
     made = Planned(place.url)
     timed = Planned(place.url, timestampAsOf="+1h")

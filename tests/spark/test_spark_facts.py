@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructType
 
 from snapkv import format_time
 from snapkv.spark import SnapKVDataSource, read_changes, read_snapshot, register
-from snapkv.spark.batch_reader import BatchReader
+from snapkv.spark.read_tasks import BatchReader
 
 # These are about Spark: one engine will do.
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["lmdb"], indirect=True)]

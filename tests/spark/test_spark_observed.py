@@ -13,7 +13,7 @@ from stream_queries import LIMITS, Query
 
 import snapkv
 from snapkv import format_time, to_datetime
-from snapkv.spark import connect, location
+from snapkv.spark import sessions, source_options
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +156,7 @@ def test_history_watch_tables_and_spark_agree():
     try:
         _check_agreement(server)
     finally:
-        location.forget_all()
+        source_options.forget_all()
         pool.give_back(server)
 
 
@@ -227,7 +227,7 @@ def test_on_connect_an_end_after_the_newest_tick_is_an_error(cluster, monkeypatc
     url, ticked_up_to = cluster.place.url, cluster.place.revision()
     cluster.write(a=b"2")
     later = cluster.place.revision()
-    monkeypatch.setenv(connect.ARTIFACTS, "0eee7a21-67fb-4bf1-8c03-8e29dab00054")
+    monkeypatch.setenv(sessions.ARTIFACTS, "0eee7a21-67fb-4bf1-8c03-8e29dab00054")
     feed = FEED | {"startingVersion": 1}
     message = refused("NOT_PINNED", url, **feed, endingVersion=later)
     assert f"endingVersion {later} is later than the newest tick" in message

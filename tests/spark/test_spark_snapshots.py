@@ -14,7 +14,7 @@ from store.observed import Cluster
 
 from snapkv import format_time, pack, to_datetime
 from snapkv.clock import SystemClock
-from snapkv.spark import cuts
+from snapkv.spark import read_tasks
 from snapkv.timeline import Moment
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def test_many_small_pieces_over_several_tasks(store, place, clock, monkeypatch, 
     more = {f"{rng.choice('abz')}/{rng.randrange(500):03}": b"x" for _ in range(150)}
     commit = store.commit(puts=more)
     plain.add(commit.ts, commit.revision, plain.effect(more))
-    monkeypatch.setattr(cuts, "PIECE_ROWS", 7)
+    monkeypatch.setattr(read_tasks, "PIECE_ROWS", 7)
     for wanted in (1, 2, 5, 16, 10_000):
         planned = Planned(place.url, numPartitions=wanted).reader()
         assert min(wanted, 16) / 2 <= len(planned.tasks) <= wanted

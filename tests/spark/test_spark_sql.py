@@ -13,7 +13,7 @@ from test_spark_connect import on_connect as on_connect
 from snapkv import to_datetime
 from snapkv.spark import register
 from snapkv.spark.errors import SourceError
-from snapkv.spark.functions import AsOf, Changes, Commits, History
+from snapkv.spark.functions import AsOfFunction, ChangesFunction, CommitsFunction, HistoryFunction
 
 pytestmark = pytest.mark.slow
 
@@ -62,23 +62,23 @@ def test_moments(commits, place):
         rows = read(url, versionAsOf=commit.revision)
         iso = to_datetime(commit.ts).isoformat(timespec="milliseconds")
         for when in (commit.ts, str(commit.ts), f"rev:{commit.revision}", iso):
-            assert called(AsOf, url, when) == rows
-    assert called(AsOf, url) == called(AsOf, url, None) == read(url)
+            assert called(AsOfFunction, url, when) == rows
+    assert called(AsOfFunction, url) == called(AsOfFunction, url, None) == read(url)
     options = {"prefix": "b/", "valueFormat": "utf8", "columns": "key,value"}
-    assert called(AsOf, url, commits[1].ts, **options) == [("b/1", "1"), ("b/2", "2")]
-    assert called(AsOf, url, 0) == []
+    assert called(AsOfFunction, url, commits[1].ts, **options) == [("b/1", "1"), ("b/2", "2")]
+    assert called(AsOfFunction, url, 0) == []
 
 
 def test_naive_text_and_timestamps(commits, place):
     moment = to_datetime(commits[1].ts)
     naive = (moment + timedelta(hours=2)).strftime("%Y-%m-%d %H:%M:%S")
-    assert "without an offset" in refused("TIMESTAMP_INVALID", AsOf, place.url, naive)
+    assert "without an offset" in refused("TIMESTAMP_INVALID", AsOfFunction, place.url, naive)
     options = {"timeZone": "+02:00", "columns": "key"}
-    assert called(AsOf, place.url, naive, **options) == [("a",), ("b/1",), ("b/2",)]
+    assert called(AsOfFunction, place.url, naive, **options) == [("a",), ("b/1",), ("b/2",)]
     in_this_process = moment.astimezone().replace(tzinfo=None)
     timestamp = AnalyzeArgument(T.TimestampType(), in_this_process, False, True)
-    planned = AsOf.analyze(argument(place.url), timestamp)
-    assert list(AsOf(planned).eval()) == read(place.url, versionAsOf=commits[1].revision)
+    planned = AsOfFunction.analyze(argument(place.url), timestamp)
+    assert list(AsOfFunction(planned).eval()) == read(place.url, versionAsOf=commits[1].revision)
 
 
 def test_times_without_a_zone(commits, place):
@@ -86,9 +86,9 @@ def test_times_without_a_zone(commits, place):
     naive = to_datetime(commits[1].ts).replace(tzinfo=None)
     timestamp = AnalyzeArgument(T.TimestampNTZType(), naive, False, True)
     with pytest.raises(SourceError, match="without an offset"):
-        AsOf.analyze(argument(place.url), timestamp)
-    planned = AsOf.analyze(argument(place.url), timestamp, timeZone=argument("UTC"))
-    assert list(AsOf(planned).eval()) == read(place.url, versionAsOf=commits[1].revision)
+        AsOfFunction.analyze(argument(place.url), timestamp)
+    planned = AsOfFunction.analyze(argument(place.url), timestamp, timeZone=argument("UTC"))
+    assert list(AsOfFunction(planned).eval()) == read(place.url, versionAsOf=commits[1].revision)
 
 
 def test_changes_begin_after_their_start(commits, place):
@@ -98,64 +98,73 @@ def test_changes_begin_after_their_start(commits, place):
         startingVersion=since.revision + 1, endingVersion=until.revision,
     )  # fmt: skip
     assert len(rows) == 5
-    assert called(Changes, place.url, since.ts, until.ts, preimages=True) == rows
+    assert called(ChangesFunction, place.url, since.ts, until.ts, preimages=True) == rows
     revisions = f"rev:{since.revision}", f"rev:{until.revision}"
-    assert called(Changes, place.url, *revisions, preimages=True) == rows
-    of_b = called(Changes, place.url, 0, prefix="b/", columns="key,_change_type")
+    assert called(ChangesFunction, place.url, *revisions, preimages=True) == rows
+    of_b = called(ChangesFunction, place.url, 0, prefix="b/", columns="key,_change_type")
     assert of_b == [("b/1", "insert"), ("b/2", "insert"), ("b/1", "delete")]
 
 
 def test_histories_of_one_key(commits, place):
     columns = {"columns": "key,value,_version_from"}
     first, second, _, last = (commit.revision for commit in commits)
-    assert called(History, place.url, "a", **columns) == [
+    assert called(HistoryFunction, place.url, "a", **columns) == [
         ("a", b"1", first), ("a", b"2", second), ("a", b"4", last),
     ]  # fmt: skip
-    found = called(History, place.url, "a", commits[1].ts, commits[2].ts, **columns)
+    found = called(HistoryFunction, place.url, "a", commits[1].ts, commits[2].ts, **columns)
     assert found == [("a", b"2", second)]
-    every = sorted(called(History, place.url, columns="key"))
+    every = sorted(called(HistoryFunction, place.url, columns="key"))
     assert every == [("a",), ("a",), ("a",), ("ab",), ("b/1",), ("b/2",)]
 
 
 def test_keys_of_a_space(store, place):
     store.space("s").commit(puts={b"\x00k": b"1", b"\x00kk": b"2"})
     columns = {"space": "s", "columns": "key,value"}
-    assert called(History, place.url, b"\x00k", **columns) == [(b"\x00k", b"1")]
-    assert called(AsOf, place.url, None, b"\x00kk", **columns) == [(b"\x00kk", b"2")]
+    assert called(HistoryFunction, place.url, b"\x00k", **columns) == [(b"\x00k", b"1")]
+    assert called(AsOfFunction, place.url, None, b"\x00kk", **columns) == [(b"\x00kk", b"2")]
     assert "keys are bytes here, so key must be" in refused(
-        "INVALID_OPTION", History, place.url, "k", **columns
+        "INVALID_OPTION", HistoryFunction, place.url, "k", **columns
     )
-    text = called(History, place.url, "\x00k", keyFormat="utf8", **columns)
+    text = called(HistoryFunction, place.url, "\x00k", keyFormat="utf8", **columns)
     assert text == [("\x00k", b"1")]
 
 
 def test_the_log(commits, place):
-    rows = called(Commits, place.url)
+    rows = called(CommitsFunction, place.url)
     assert sorted(row[0] for row in rows) == [commit.revision for commit in commits]
     assert {row[2] for row in rows} == {"ann@test"}
     assert rows[0][5] == {"numPuts": "1", "numDeletes": "1"}
-    assert called(Commits, place.url, commits[1].ts, commits[2].ts, columns="version") == [
+    assert called(CommitsFunction, place.url, commits[1].ts, commits[2].ts, columns="version") == [
         (commits[2].revision,), (commits[1].revision,),
     ]  # fmt: skip
 
 
 def test_what_is_wrong(commits, place):
-    assert "known are" in refused("UNKNOWN_OPTION", AsOf, place.url, nonsense=1)
-    assert "this reads snapshot" in refused("INVALID_OPTION", AsOf, place.url, preimages=True)
-    assert "JSON" in refused("INVALID_OPTION", AsOf, place.url, schema="key STRING")
-    assert "lmdb:./meta" in refused("INVALID_OPTION", AsOf, "./meta")
+    assert "known are" in refused("UNKNOWN_OPTION", AsOfFunction, place.url, nonsense=1)
+    assert "this reads snapshot" in refused(
+        "INVALID_OPTION", AsOfFunction, place.url, preimages=True
+    )
+    assert "JSON" in refused("INVALID_OPTION", AsOfFunction, place.url, schema="key STRING")
+    assert "lmdb:./meta" in refused("INVALID_OPTION", AsOfFunction, "./meta")
     for options in ({"versionAsOf": 3}, {"KEYPREFIX": "a"}):
-        message = refused("INVALID_OPTION", AsOf, place.url, "rev:3", "b", **options)
+        message = refused("INVALID_OPTION", AsOfFunction, place.url, "rev:3", "b", **options)
         assert "an argument gives it" in message
-    assert "url gives it" in refused("INVALID_OPTION", AsOf, place.url, STORE=place.url)
+    assert "url gives it" in refused("INVALID_OPTION", AsOfFunction, place.url, STORE=place.url)
     column = AnalyzeArgument(T.StringType(), None, isTable=False, isConstantExpression=False)
     with pytest.raises(SourceError, match="as_of must be a constant"):
-        AsOf.analyze(argument(place.url), column)
+        AsOfFunction.analyze(argument(place.url), column)
 
 
 def test_on_connect_a_call_names_its_end(commits, place, on_connect):
-    assert called(AsOf, place.url, commits[0].ts) == read(place.url, timestampAsOf=commits[0].ts)
-    for function, values in ((AsOf, ()), (AsOf, ("-1s",)), (Changes, (0,)), (History, ("a",))):
+    assert called(AsOfFunction, place.url, commits[0].ts) == read(
+        place.url, timestampAsOf=commits[0].ts
+    )
+    for function, values in (
+        (AsOfFunction, ()),
+        (AsOfFunction, ("-1s",)),
+        (ChangesFunction, (0,)),
+        (HistoryFunction, ("a",)),
+    ):
         refused("NOT_PINNED", function, place.url, *values)
 
 

@@ -8,7 +8,7 @@ from reading.tabled import FOREVER, Writing, changes_of
 from stream_queries import Checkpoint, Query
 
 from snapkv import to_datetime
-from snapkv.spark.limits import LIMITS_KNOWN
+from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
 

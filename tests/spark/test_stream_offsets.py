@@ -11,7 +11,7 @@ import snapkv
 from snapkv import format_time
 from snapkv.engine.contract import Delete
 from snapkv.layout import Mark
-from snapkv.spark.offset import Offset
+from snapkv.spark.micro_batches import ChangesOffset
 
 pytestmark = pytest.mark.slow
 
@@ -123,17 +123,17 @@ def test_before_4_2_a_start_that_is_asked_for_late_repeats_nothing(store, place)
 
 VECTORS = [
     (
-        Offset(STORE, Mark(445644800032243719, 12, 5), pinned=False),
+        ChangesOffset(STORE, Mark(445644800032243719, 12, 5), pinned=False),
         '{"v": 1, "store": "000102030405060708090a0b0c0d0e0f", "rev": 12, '
         '"ts": 445644800032243719, "commit": 5, "snapshot": false, "after": null, "pinned": false}',
     ),
     (
-        Offset(STORE, Mark(0, 2, 1), b""),
+        ChangesOffset(STORE, Mark(0, 2, 1), b""),
         '{"v": 1, "store": "000102030405060708090a0b0c0d0e0f", "rev": 2, '
         '"ts": 0, "commit": 1, "snapshot": true, "after": "", "pinned": true}',
     ),
     (
-        Offset(STORE, Mark((1 << 64) - 1, (1 << 63) - 1, 7), b"s/data/\xff"),
+        ChangesOffset(STORE, Mark((1 << 64) - 1, (1 << 63) - 1, 7), b"s/data/\xff"),
         '{"v": 1, "store": "000102030405060708090a0b0c0d0e0f", "rev": 9223372036854775807, '
         '"ts": 18446744073709551615, "commit": 7, "snapshot": true, "after": "732f646174612fff", '
         '"pinned": true}',
@@ -144,7 +144,7 @@ VECTORS = [
 @pytest.mark.parametrize(("offset", "text"), VECTORS)
 def test_vectors(offset, text):
     assert json.dumps(offset.to_json()) == text, "Spark compares offsets as texts"
-    assert Offset.from_json(json.loads(text)) == offset
+    assert ChangesOffset.from_json(json.loads(text)) == offset
 
 
 GOOD = VECTORS[0][0].to_json()
@@ -178,7 +178,7 @@ GOOD = VECTORS[0][0].to_json()
     ids=str,
 )
 def test_what_is_no_offset_of_ours(given):
-    message = refused_by("CHECKPOINT_INVALID", lambda: Offset.from_json(given))
+    message = refused_by("CHECKPOINT_INVALID", lambda: ChangesOffset.from_json(given))
     assert "reads version 1" in message or "not one of this format" in message
 
 

@@ -10,7 +10,7 @@ from store.observed import PREFIX, Cluster, ticked
 from stream_queries import LIMITS, Query, changes, inserted, needs_limits, refused_by
 
 from snapkv import Ops, SpaceOps, to_datetime
-from snapkv.spark import limits, micro_batches
+from snapkv.spark import micro_batches
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +112,7 @@ def test_a_part_of_the_keys(store, place, clock, options, limit):
 
 @pytest.mark.parametrize("name", ["maxRowsPerTrigger", "maxBytesPerTrigger"])
 def test_limits_before_4_2(store, place, monkeypatch, name):
-    monkeypatch.setattr(limits, "LIMITS_KNOWN", False)
+    monkeypatch.setattr(micro_batches, "LIMITS_KNOWN", False)
     assert "4.2" in refused_by("INVALID_OPTION", lambda: Query(place.url, **{name: 7}))
     assert Query(place.url).drained() == []
 

@@ -9,7 +9,7 @@ from store.engines import write_raw
 from stream_queries import changes, inserted
 
 from snapkv.engine.contract import Delete
-from snapkv.spark.limits import LIMITS_KNOWN
+from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
 

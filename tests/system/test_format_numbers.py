@@ -15,7 +15,7 @@ from snapkv.archive import manifest
 from snapkv.engine.lmdb import records
 from snapkv.errors import FormatError
 from snapkv.fleet import token
-from snapkv.spark import offset
+from snapkv.spark import micro_batches
 from snapkv.store import dump
 from snapkv.tuples import Versionstamp
 
@@ -30,8 +30,8 @@ NUMBERS = {
     "changes database": changes.FORMAT,
     "generations and their consumers": generations.FORMAT,
     "rows of a CDC log": log_rows.FORMAT,
-    "checkpoints of Spark's streams": offset.VERSION,
-    "checkpoints of Spark's streams of fleets": offset.VERSION,
+    "checkpoints of Spark's streams": micro_batches.VERSION,
+    "checkpoints of Spark's streams of fleets": micro_batches.VERSION,
     "tokens of a fleet's moments and watches": token.FORMAT,
     "messages between captures": encoding.VERSION,
 }

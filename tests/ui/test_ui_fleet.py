@@ -10,7 +10,7 @@ import pytest
 import snapkv
 from snapkv.errors import MembersBehindError, SnapKVError, StoreRestoredError
 from snapkv.fleet import link
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.times import format_time, physical_ms
 from snapkv.ui import FleetSite, Redaction
 from snapkv.web import Login
@@ -294,14 +294,14 @@ def test_pages_do_not_ask_a_member_that_is_away_again_and_again(served, fleet, m
 
 @pytest.mark.parametrize("error", [StoreRestoredError("restored since"), SnapKVError("a surprise")])
 def test_a_member_with_any_error_is_named_and_the_others_go_on(served, monkeypatch, error):
-    pinned = Connection._pinned
+    pinned = OpenMember._pinned
 
     def broken(self, *args):
         if self.name == "us":
             raise error
         return pinned(self, *args)
 
-    monkeypatch.setattr(Connection, "_pinned", broken)
+    monkeypatch.setattr(OpenMember, "_pinned", broken)
     rows = {each["name"]: each for each in served.json("/members.json")["members"]}
     assert (rows["us"]["state"], rows["us"]["error"]) == ("missing", str(error))
     assert rows["eu"]["state"] == "live"
@@ -320,9 +320,9 @@ def test_a_fleet_without_any_answer_is_a_page(served, monkeypatch):
         raise StoreRestoredError("restored since")
 
     monkeypatch.setattr(type(served.fleet_site.fleet), "resolved", behind)
-    monkeypatch.setattr(Connection, "pin", lambda self, *args: self.missing("gone"))
+    monkeypatch.setattr(OpenMember, "pin", lambda self, *args: self.missing("gone"))
     assert "No time is known to be final" in served.page("/").text
-    monkeypatch.setattr(Connection, "ask", broken)
+    monkeypatch.setattr(OpenMember, "ask", broken)
     for url in ("/", "/changes", "/key?key=image"):
         assert "eu" in served.page(url).text
 

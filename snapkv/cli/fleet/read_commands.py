@@ -53,7 +53,7 @@ from snapkv.fleet.member import Member
 from snapkv.fleet.members import Behind, FleetStatus, HistorySpan, MemberStatus, span_of, status_of
 from snapkv.fleet.merged_logs import MemberLogged, differences_in, logs, versions
 from snapkv.fleet.moment import FleetMoment
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.model import Difference, Entry
 from snapkv.times import TIMESTAMP_MAX, When, is_number, pack
 
@@ -120,7 +120,7 @@ def get(
         raise KeyNotFoundError(key, found.timestamp)
 
 
-def _entry(found: FleetMoment, each: Connection, key: str) -> Entry | None:
+def _entry(found: FleetMoment, each: OpenMember, key: str) -> Entry | None:
     try:
         return found.entry((each.name, key))
     except KeyNotFoundError:

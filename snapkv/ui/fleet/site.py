@@ -14,7 +14,7 @@ from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, chosen, location_of, named
-from snapkv.fleet.open_member import Connection
+from snapkv.fleet.open_member import OpenMember
 from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction
 from snapkv.store.observe import Keys, open_to_read
@@ -117,7 +117,7 @@ class FleetSite:
         except SnapKVError as e:
             raise named(e, member)  # noqa: B904  (the same error)
 
-    def _site(self, connection: Connection, kept: Keys | None) -> Site:
+    def _site(self, connection: OpenMember, kept: Keys | None) -> Site:
         """Return the site that was made before, or a new one: of the engine, or of its archive."""
         place = connection.name, kept is not None
         with self._locks[connection.name]:
@@ -139,7 +139,7 @@ class FleetSite:
             )
             return found
 
-    def _opened(self, connection: Connection) -> Keys:
+    def _opened(self, connection: OpenMember) -> Keys:
         """Return the open keys of a member; of a store with an archive, joined with the archive."""
         member = connection.member
         if member.archive is None:

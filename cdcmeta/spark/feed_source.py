@@ -16,15 +16,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from cdcmeta.changes.sequence import Sequence as Seq
-from cdcmeta.spark.options import FORMAT, NOW, Options, parsed
-from cdcmeta.spark.sink import DocumentBatchSink, DocumentStreamSink, document_options
-from cdcmeta.spark.stream import FeedStream
-from cdcmeta.spark.tasks import SCHEMA, Shape, cut, feed_of
+from cdcmeta.spark.document_sink import DocumentBatchSink, DocumentStreamSink, document_options
+from cdcmeta.spark.feed_options import FORMAT, NOW, FeedOptions, parsed
+from cdcmeta.spark.feed_stream import FeedStream
+from cdcmeta.spark.feed_tasks import SCHEMA, Shape, cut, feed_of
 from snapkv.errors import another
 from snapkv.spark.sources import (
     BACKWARDS,
     BatchReader,
-    Commits,
+    PinnedCommits,
     Present,
     SourceError,
     Task,
@@ -43,12 +43,12 @@ from snapkv.spark.sources import (
 class Pinned:
     """The changes in (after, until] of the feed at a moment."""
 
-    commits: Commits
+    commits: PinnedCommits
     after: Seq
     until: Seq
 
 
-def pin(options: Options, present: Present) -> Pinned:
+def pin(options: FeedOptions, present: Present) -> Pinned:
     """Pin what a batch shows; every call with the same present returns the same.
 
     Raises `SourceError`.
@@ -67,7 +67,7 @@ def pin(options: Options, present: Present) -> Pinned:
     return Pinned(commits, after, until)
 
 
-def planned(options: Options, pinned: Pinned) -> Sequence[Task]:
+def planned(options: FeedOptions, pinned: Pinned) -> Sequence[Task]:
     """Return the tasks that read the pinned changes. Raises `SourceError`."""
     commits = pinned.commits
     reader = verified_reader(options.location, commits.store, commits.high)
@@ -89,7 +89,7 @@ class ChangesDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._located: tuple[Options, Present] | SourceError
+        self._located: tuple[FeedOptions, Present] | SourceError
         try:  # Spark makes a source for a sink, too, which has other options
             parsed_ = parsed(options)
             self._located = parsed_, present_of(parsed_)
@@ -127,7 +127,7 @@ class ChangesDataSource(DataSource):
         check_of_stream(options)
         return DocumentStreamSink(schema, options)
 
-    def _read(self) -> tuple[Options, Present]:
+    def _read(self) -> tuple[FeedOptions, Present]:
         if isinstance(self._located, SourceError):
             raise another(self._located)
         return self._located

@@ -74,7 +74,7 @@ _TIMESTAMP_DIGITS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Options(SourceOptions):
+class FeedOptions(SourceOptions):
     """The checked options: a database, a range of its feed, and what to read of each change."""
 
     database: str
@@ -95,7 +95,7 @@ class Options(SourceOptions):
             return state.place(since, lambda _: timestamp_of(text, self.zone, now_ms))
 
 
-def parsed(raw: Mapping[str, str]) -> Options:
+def parsed(raw: Mapping[str, str]) -> FeedOptions:
     """Return the options from Spark, ignoring options that Spark added.
 
     Raises `SourceError` for unknown options (it lists the known ones), and without a store or a
@@ -109,7 +109,7 @@ def parsed(raw: Mapping[str, str]) -> Options:
     with converted():
         database = checked_name(texts["database"])
     options = SourceOptions(place, texts, zone_in(texts))
-    return Options(place, texts, options.zone, database, _form(options))
+    return FeedOptions(place, texts, options.zone, database, _form(options))
 
 
 def is_time(text: str) -> bool:

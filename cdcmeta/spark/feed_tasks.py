@@ -16,14 +16,14 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.spark.options import Options, converted
+from cdcmeta.spark.feed_options import FeedOptions, converted
 from snapkv import Snapshot
 from snapkv.spark.sources import (
     Arrays,
-    Columns,
-    Commits,
+    AskedColumns,
     Keyspace,
     Layout,
+    PinnedCommits,
     Reader,
     Span,
     Task,
@@ -90,35 +90,35 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class TaskFeed:
     """The feed of one database: its name, space and form, as a plain value."""
 
     name: str
     space: Keyspace
     form: Form
 
-    def state(self, reader: Reader, commits: Commits) -> State:
+    def state(self, reader: Reader, commits: PinnedCommits) -> State:
         """Return the database at a pinned moment; one round trip. Raises `SourceError`."""
         source = commits.moment(reader)
         with converted():
             return State(Snapshot(source, self.space), self.name)
 
 
-def feed_of(options: Options) -> Feed:
+def feed_of(options: FeedOptions) -> TaskFeed:
     """Return the feed that options name."""
     space = Layout(options.location.name).space(space_of(options.database))
-    return Feed(options.database, space, options.form)
+    return TaskFeed(options.database, space, options.form)
 
 
 @dataclass(frozen=True)
 class FeedTask(Task):
     """Some ranges of the index at one moment."""
 
-    commits: Commits
-    feed: Feed
+    commits: PinnedCommits
+    feed: TaskFeed
     ranges: tuple[tuple[bytes, bytes], ...]
 
-    def read(self, reader: Reader, wanted: Columns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, wanted: AskedColumns) -> Iterator[Arrays]:
         """Yield the columns of changes, in the order of the feed."""
         feed = self.feed
         form = replace(feed.form, include_docs=feed.form.include_docs and wanted.needs_value)
@@ -137,7 +137,12 @@ def _cells(change: Change) -> tuple[Any, ...]:
 
 
 def cut(
-    reader: Reader, feed: Feed, commits: Commits, after: Sequence, until: Sequence, tasks: int
+    reader: Reader,
+    feed: TaskFeed,
+    commits: PinnedCommits,
+    after: Sequence,
+    until: Sequence,
+    tasks: int,
 ) -> list[Task]:
     """Return the tasks that read the changes in (after, until] at a readable moment."""
     if until <= after:

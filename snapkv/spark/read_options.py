@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from snapkv.errors import SnapKVError
-from snapkv.fleet.members import BEHIND
+from snapkv.base.arguments import whole_number
+from snapkv.errors import InvalidOptionError, SnapKVError
+from snapkv.fleet.members import BEHIND, Behind, Policy, check_policy
 from snapkv.layout import Keyspace
+from snapkv.location import Location
 from snapkv.reading.spans import Span
 from snapkv.spark import errors
-from snapkv.spark.decoding import FORMATS, MODES
 from snapkv.spark.errors import SourceError
-from snapkv.spark.fleets.options import check_without_fleet, location_of_fleet
-from snapkv.spark.location import keyspace_of
 from snapkv.spark.source_options import ENGINE as ENGINE
 from snapkv.spark.source_options import (
+    STORAGE,
     SourceOptions,
     canonical_names,
     check_one_of,
     flag_of,
+    is_store,
+    keyspace_of,
     location_of,
     zone_in,
 )
+from snapkv.spark.value_formats import FORMATS, MODES
 
 FORMAT = "snapkv"
 SNAPSHOT, CHANGES, HISTORY, COMMITS = "snapshot", "changes", "history", "commits"
@@ -86,7 +90,7 @@ FOR_STREAMS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss", "res
 
 
 @dataclass(frozen=True, slots=True)
-class Options(SourceOptions):
+class ReadOptions(SourceOptions):
     """What to read, from where, and how its values look."""
 
     view: str
@@ -113,7 +117,7 @@ class Options(SourceOptions):
         return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
-def parsed(raw: Mapping[str, str]) -> Options:
+def parsed(raw: Mapping[str, str]) -> ReadOptions:
     """Return the options that Spark passes; its own additions are ignored.
 
     Raises `SourceError` for unknown options (listing the known ones), for options that the view or
@@ -145,7 +149,7 @@ def parsed(raw: Mapping[str, str]) -> Options:
     else:
         check_without_fleet(texts)
         location = location_of(texts, raw, FORMAT)
-    options = Options(location, texts, zone_in(texts), view)
+    options = ReadOptions(location, texts, zone_in(texts), view)
     _check_values(options)
     return options
 
@@ -159,7 +163,7 @@ def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _check_values(options: Options) -> None:
+def _check_values(options: ReadOptions) -> None:
     """Raise `SourceError` for an invalid value, even of an option that no reader reads later."""
     for name in _FLAGS:
         options.flag(name)
@@ -206,12 +210,12 @@ def key_text(key: str | bytes, options: Mapping[str, Any], name: str) -> str:
     return key.hex() if isinstance(key, bytes) else key
 
 
-def is_text(options: Options) -> bool:
+def is_text(options: ReadOptions) -> bool:
     """Return whether keys are read as text."""
     return options.choice("keyFormat", *key_formats(options.location.space is not None)) == TEXT
 
 
-def span_of(options: Options) -> Span:
+def span_of(options: ReadOptions) -> Span:
     """Return the range of stored keys that options name.
 
     With binary keys the options are hexadecimal. Raises `SourceError`.
@@ -235,7 +239,7 @@ def span_of(options: Options) -> Span:
     return Span(space, start, end, text)
 
 
-def _range_of(options: Options, name: str, space: Keyspace) -> tuple[bytes, bytes] | None:
+def _range_of(options: ReadOptions, name: str, space: Keyspace) -> tuple[bytes, bytes] | None:
     """Return the range of stored keys that begin with an option's text, None without the option."""
     text = options.text(name)
     if text is None:
@@ -248,3 +252,69 @@ def _range_of(options: Options, name: str, space: Keyspace) -> tuple[bytes, byte
         raise SourceError(
             errors.INVALID_OPTION, f"{name} is hexadecimal when keys are binary, not {text!r}"
         ) from e
+
+
+ONLY_OF_FLEETS = ("members", "behind", "resolved")
+_DESCRIBED = "the file of the fleet describes each member"
+_ONE_MEMBER = "a version means something in one member only: give a time"
+_TEXT = "a fleet has the text keys of its members: read one member by its own URL"
+_WHY_NOT = {
+    "store": f"{_DESCRIBED}: give fleet or store",
+    "name": _DESCRIBED,
+    "observe": f"{_DESCRIBED}, by its prefix",
+    "archive": f"{_DESCRIBED}, also its archive",
+    "space": _TEXT,
+    "versionAsOf": _ONE_MEMBER,
+    "endingVersion": _ONE_MEMBER,
+} | dict.fromkeys(ENGINE, _DESCRIBED)
+
+
+def location_of_fleet(texts: Mapping[str, str]) -> Location:
+    """Return a location that names the file of a fleet; each member has a location of its own.
+
+    Raises `SourceError` for options that only one store has.
+    """
+    for name in texts:
+        why = _DESCRIBED if name.startswith(STORAGE) else _WHY_NOT.get(name)
+        if why is not None:
+            raise SourceError(errors.INVALID_OPTION, f"no option {name} with fleet: {why}")
+    if is_store(texts.get("path", "")):
+        raise SourceError(errors.INVALID_OPTION, "give a path or the option fleet, not both")
+    if texts.get("keyFormat", "utf8").lower() == "binary":
+        raise SourceError(errors.INVALID_OPTION, f"no keyFormat=binary with fleet: {_TEXT}")
+    if texts.get("startingVersion", "latest").lower() != "latest":
+        raise SourceError(
+            errors.INVALID_OPTION, f"startingVersion is 'latest' with fleet: {_ONE_MEMBER}"
+        )
+    if not texts["fleet"]:
+        raise SourceError(errors.MISSING_OPTION, "fleet is the path of a TOML or JSON file")
+    return Location(f"fleet:{os.path.abspath(texts['fleet'])}")
+
+
+def check_without_fleet(texts: Mapping[str, str]) -> None:
+    """Raise `SourceError` for an option that only a fleet has."""
+    for name in ONLY_OF_FLEETS:
+        if name in texts:
+            raise SourceError(
+                errors.INVALID_OPTION, f"{name} is for a fleet: give the option fleet, too"
+            )
+
+
+def behind_of(options: SourceOptions) -> Behind:
+    """Return what a batch does about members without a final state. Raises `SourceError`."""
+    return cast(Behind, options.choice("behind", *BEHIND))
+
+
+def policy_of(options: SourceOptions, members: int) -> Policy:
+    """Return how many members must be final at the end of a stream's batch: all, 99%, a number.
+
+    Raises `SourceError` for an invalid policy of so many members.
+    """
+    text = (options.text("resolved", "all") or "").lower()
+    number = whole_number(text)
+    policy: Policy = text if number is None else number
+    try:
+        check_policy(policy, members)
+    except InvalidOptionError as e:
+        raise SourceError(errors.INVALID_OPTION, f"resolved: {e}") from e
+    return policy

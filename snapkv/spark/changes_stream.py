@@ -12,17 +12,13 @@ from snapkv.layout import Mark
 from snapkv.reading.changes import PRIOR_READS_MAX, Touched, changed, first_after, values_before
 from snapkv.reading.reader import Reader
 from snapkv.reading.spans import Span, chunks
-from snapkv.spark import errors, limits
-from snapkv.spark.archived_tasks import changes_tasks
-from snapkv.spark.cuts import cut_keys
+from snapkv.spark import errors, micro_batches
 from snapkv.spark.errors import SourceError
-from snapkv.spark.limits import Limit, Size
-from snapkv.spark.micro_batches import MicroBatches, earlier, moment
-from snapkv.spark.offset import Offset
-from snapkv.spark.options import LATEST, Options, span_of
-from snapkv.spark.pinned import Commits, Present, low_of, present_in, verified_reader
-from snapkv.spark.schema import Schema
-from snapkv.spark.tasks import InitialTask, Task
+from snapkv.spark.micro_batches import ChangesOffset, Limit, MicroBatches, Size, earlier, moment
+from snapkv.spark.pinned import PinnedCommits, Present, low_of, present_in, verified_reader
+from snapkv.spark.read_options import LATEST, ReadOptions, span_of
+from snapkv.spark.read_tasks import InitialTask, Task, changes_tasks, cut_keys
+from snapkv.spark.schema import FrameSchema
 from snapkv.spark.timing import timestamp_of
 from snapkv.times import physical_ms
 
@@ -33,30 +29,30 @@ DATA_LOSS = (
 FOR_BATCHES = ("endingTimestamp", "endingVersion")
 
 
-class ChangesReader(MicroBatches[Offset]):
+class ChangesReader(MicroBatches[ChangesOffset]):
     """The stream of changes, which may begin with a snapshot."""
 
     advice = DATA_LOSS
-    _options: Options
+    _options: ReadOptions
 
-    def __init__(self, options: Options, schema: Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: FrameSchema) -> None:
         super().__init__(options, schema, FOR_BATCHES)
         self._span = span_of(options)
         self._preimages = options.flag("preimages")
         self._deletes = not options.flag("ignoreDeletes")
 
-    def _position(self, checkpoint: Mapping[str, Any]) -> Offset:
-        return Offset.from_json(checkpoint)
+    def _position(self, checkpoint: Mapping[str, Any]) -> ChangesOffset:
+        return ChangesOffset.from_json(checkpoint)
 
     # --- where it is ---
 
-    def _start(self, reader: Reader) -> Offset:
+    def _start(self, reader: Reader) -> ChangesOffset:
         present = present_in(reader)
         if self._options.has_start:
             mark = self._start_mark(reader, present)
-            return Offset(present.store, mark, pinned=self._is_fixed(present))
+            return ChangesOffset(present.store, mark, pinned=self._is_fixed(present))
         newest = reader.policy.now().mark
-        return Offset(present.store, newest, b"", pinned=False)
+        return ChangesOffset(present.store, newest, b"", pinned=False)
 
     def _start_mark(self, reader: Reader, present: Present) -> Mark:
         """Return the last commit before the start that options name."""
@@ -90,12 +86,12 @@ class ChangesReader(MicroBatches[Offset]):
         )
         return start == later and start <= present.head.timestamp
 
-    def _newest(self, reader: Reader) -> Offset:
-        return Offset(reader.format.store_id, reader.timeline.head())
+    def _newest(self, reader: Reader) -> ChangesOffset:
+        return ChangesOffset(reader.format.store_id, reader.timeline.head())
 
     # --- how far it may go ---
 
-    def _next(self, at: Offset, limit: Limit) -> Offset:
+    def _next(self, at: ChangesOffset, limit: Limit) -> ChangesOffset:
         reader = verified_reader(self._location, at.store, at.mark)
         if at.after is not None and limit.bounded:
             return self._next_keys(reader, at, limit)
@@ -106,24 +102,24 @@ class ChangesReader(MicroBatches[Offset]):
             return at.at(self._next_commit(reader, at.mark, head, limit))
         return at.at(head)
 
-    def _next_keys(self, reader: Reader, at: Offset, limit: Limit) -> Offset:
+    def _next_keys(self, reader: Reader, at: ChangesOffset, limit: Limit) -> ChangesOffset:
         state = self._moment_at(reader, at.mark)
         span = self._rest(at)
         source = reader.policy.moment(state.high)
         pages = source.pages(SCAN, span.start, span.end, keys_only=not limit.sized)
-        return at.at(state.high, limits.last_key(pages, limit))
+        return at.at(state.high, micro_batches.last_key(pages, limit))
 
     def _next_commit(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Mark:
-        return limits.last_commit(self.sizes(reader, low, head, limit), limit) or head
+        return micro_batches.last_commit(self.sizes(reader, low, head, limit), limit) or head
 
     def sizes(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Iterator[Size]:
         """Yield the commits in (low, head] with what they take of a batch."""
         low = self._left(reader, low)
         commits = changed(reader, self._span.start, self._span.end, low, head)
         before = partial(_values_before, reader, low) if self._preimages else None
-        return limits.sizes(commits, before, sized=limit.sized, deletes=self._deletes)
+        return micro_batches.sizes(commits, before, sized=limit.sized, deletes=self._deletes)
 
-    def _rest(self, at: Offset) -> Span:
+    def _rest(self, at: ChangesOffset) -> Span:
         """Return the keys of the snapshot that were not delivered yet."""
         if not at.after:
             return self._span
@@ -143,7 +139,7 @@ class ChangesReader(MicroBatches[Offset]):
 
     # --- rows ---
 
-    def _tasks(self, reader: Reader, first: Offset, last: Offset) -> Sequence[Task]:
+    def _tasks(self, reader: Reader, first: ChangesOffset, last: ChangesOffset) -> Sequence[Task]:
         low = first.mark
         tasks: list[Task] = []
         if first.after is not None and last.after != first.after:
@@ -153,7 +149,7 @@ class ChangesReader(MicroBatches[Offset]):
         return tasks
 
     def _snapshot_tasks(
-        self, reader: Reader, first: Offset, last: Offset
+        self, reader: Reader, first: ChangesOffset, last: ChangesOffset
     ) -> tuple[Mark, list[Task]]:
         """Return the commit whose state is read, and the tasks for its keys.
 
@@ -172,7 +168,7 @@ class ChangesReader(MicroBatches[Offset]):
 
     def _changes_tasks(self, reader: Reader, low: Mark, high: Mark) -> list[Task]:
         low = self._left(reader, low)
-        commits = Commits(reader.format.store_id, low, high, high.revision)
+        commits = PinnedCommits(reader.format.store_id, low, high, high.revision)
         return changes_tasks(reader, self._options, self._span, commits)
 
 

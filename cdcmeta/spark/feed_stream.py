@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -10,23 +11,56 @@ from cdcmeta.changes.feed import Form
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.sequence import Sequence as Seq
 from cdcmeta.changes.state import State
-from cdcmeta.spark import options as codes
-from cdcmeta.spark.offset import Offset
-from cdcmeta.spark.options import FOR_BATCHES, Options
-from cdcmeta.spark.tasks import Shape, cut, feed_of
+from cdcmeta.errors import InvalidSequenceError
+from cdcmeta.spark import feed_options as codes
+from cdcmeta.spark.feed_options import FOR_BATCHES, FeedOptions
+from cdcmeta.spark.feed_tasks import Shape, cut, feed_of
 from snapkv.spark.sources import (
     ANEW,
-    Commits,
     Limit,
+    Mark,
     MicroBatches,
+    PinnedCommits,
     Present,
     Reader,
     SourceError,
+    StreamOffset,
     Task,
+    boolean,
+    checking,
     present_in,
+    store_and_mark,
     verified_reader,
 )
 from snapkv.times import physical_ms
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOffset(StreamOffset):
+    """All changes up to `seq` were delivered, from the feed at a commit."""
+
+    database: bytes
+    seq: Seq
+
+    def fields(self) -> dict[str, Any]:
+        """Return the database, and the place in its feed."""
+        return {"database": self.database.hex(), "seq": str(self.seq)}
+
+    @staticmethod
+    def from_json(given: Mapping[str, Any]) -> FeedOffset:
+        """Return the offset in a checkpoint. Raises `SourceError` for invalid JSON."""
+        with checking(given):
+            try:
+                seq = Seq.parse(given["seq"])
+            except InvalidSequenceError as e:
+                raise ValueError(str(e)) from e
+            database, pinned = bytes.fromhex(given["database"]), boolean(given["pinned"])
+            return FeedOffset(*store_and_mark(given), database, seq, pinned=pinned)
+
+    def at(self, mark: Mark, seq: Seq) -> FeedOffset:
+        """Return the offset after all changes up to a place, from the feed at a commit."""
+        return FeedOffset(self.store, mark, self.database, seq)
+
 
 DATA_LOSS = (
     "an unfinished batch cannot be read again as it was: failOnDataLoss=false reads the current "
@@ -34,22 +68,22 @@ DATA_LOSS = (
 )
 
 
-class FeedStream(MicroBatches[Offset]):
+class FeedStream(MicroBatches[FeedOffset]):
     """The stream of a database's changes: the last change of each document."""
 
     advice = DATA_LOSS
-    _options: Options
+    _options: FeedOptions
 
-    def __init__(self, options: Options, shape: Shape) -> None:
+    def __init__(self, options: FeedOptions, shape: Shape) -> None:
         super().__init__(options, shape, FOR_BATCHES)
         self._feed = feed_of(options)
 
-    def _position(self, given: Mapping[str, Any]) -> Offset:
-        return Offset.from_json(given)
+    def _position(self, given: Mapping[str, Any]) -> FeedOffset:
+        return FeedOffset.from_json(given)
 
     # --- offsets ---
 
-    def _start(self, reader: Reader) -> Offset:
+    def _start(self, reader: Reader) -> FeedOffset:
         present = present_in(reader)
         state = self._feed.state(reader, _at(present))
         self._check_here(state)
@@ -60,18 +94,18 @@ class FeedStream(MicroBatches[Offset]):
             raise SourceError(
                 codes.INVALID_SEQUENCE, f"since {self._options.text('since')} is in the future"
             )
-        return Offset(present.store, present.head, state.database.uuid, since, pinned=False)
+        return FeedOffset(present.store, present.head, state.database.uuid, since, pinned=False)
 
-    def _newest(self, reader: Reader) -> Offset:
+    def _newest(self, reader: Reader) -> FeedOffset:
         present = present_in(reader)
         state = self._feed.state(reader, _at(present))
         self._check_here(state)
-        return Offset(present.store, present.head, state.database.uuid, state.end)
+        return FeedOffset(present.store, present.head, state.database.uuid, state.end)
 
-    def _next(self, at: Offset, limit: Limit) -> Offset:
+    def _next(self, at: FeedOffset, limit: Limit) -> FeedOffset:
         """Return the end of the next batch: the end of the feed, or less by the limit.
 
-        Commits without a row of this database do not move it.
+        PinnedCommits without a row of this database do not move it.
         """
         reader = verified_reader(self._location, at.store, at.mark)
         commits = self._moment_at(reader, self._head(reader, at.mark))
@@ -88,7 +122,7 @@ class FeedStream(MicroBatches[Offset]):
 
     # --- rows ---
 
-    def _tasks(self, reader: Reader, first: Offset, last: Offset) -> Sequence[Task]:
+    def _tasks(self, reader: Reader, first: FeedOffset, last: FeedOffset) -> Sequence[Task]:
         self._check_same(first, last.database)  # PySpark before 4.2 asks for an end without a start
         if last.seq <= first.seq:  # batch 0 of PySpark before 4.2 may be empty
             return []
@@ -98,7 +132,7 @@ class FeedStream(MicroBatches[Offset]):
 
     # --- the database of the checkpoint ---
 
-    def _check_same(self, at: Offset, database: bytes) -> None:
+    def _check_same(self, at: FeedOffset, database: bytes) -> None:
         if database != at.database:
             raise SourceError(
                 codes.DATABASE_MISMATCH,
@@ -114,8 +148,8 @@ class FeedStream(MicroBatches[Offset]):
             )
 
 
-def _at(present: Present) -> Commits:
-    return Commits(present.store, present.head, present.head, present.head.revision)
+def _at(present: Present) -> PinnedCommits:
+    return PinnedCommits(present.store, present.head, present.head, present.head.revision)
 
 
 def last_place(rows: Iterable[Row], form: Form, limit: Limit) -> Seq | None:

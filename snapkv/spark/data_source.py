@@ -16,22 +16,21 @@ from pyspark.sql.types import StructType
 
 from snapkv.errors import another
 from snapkv.spark import errors
-from snapkv.spark.batch_reader import BatchReader, located, pin, planned
-from snapkv.spark.connect import check_pinned
+from snapkv.spark.changes_stream import ChangesReader
 from snapkv.spark.errors import SourceError
-from snapkv.spark.fleets.source import FleetSource
-from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, Options, parsed
-from snapkv.spark.schema import Schema, schema_of
-from snapkv.spark.sink import BatchSink, StreamSink, check_of_stream
-from snapkv.spark.sink_options import key_options
+from snapkv.spark.fleet_stream import FleetSource
+from snapkv.spark.key_sink import BatchSink, StreamSink, check_of_stream, key_options
+from snapkv.spark.read_options import CHANGES, FOR_STREAMS, FORMAT, ReadOptions, parsed
+from snapkv.spark.read_tasks import BatchReader, located, pin, planned
+from snapkv.spark.schema import FrameSchema, schema_of
+from snapkv.spark.sessions import check_pinned
 from snapkv.spark.source_options import check_none_of
-from snapkv.spark.stream import ChangesReader
 
 
-class StoreSource:
+class PinnedStore:
     """One store, pinned when this is made; can be pickled. Raises `SourceError`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options, self._present = located(options)
 
     def schema(self) -> StructType | str:
@@ -47,12 +46,12 @@ class StoreSource:
         options, present = self.options, self._present
         check_none_of(options.texts, FOR_STREAMS, "for a stream, without effect in a batch")
         check_pinned(options, present)
-        columns, pinned = Schema(schema, options), pin(options, present)
+        columns, pinned = FrameSchema(schema, options), pin(options, present)
         return BatchReader(options.location, columns, partial(planned, options, pinned))
 
     def stream(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream of changes."""
-        return ChangesReader(self.options, Schema(schema, self.options))
+        return ChangesReader(self.options, FrameSchema(schema, self.options))
 
 
 class SnapKVDataSource(DataSource):
@@ -69,10 +68,10 @@ class SnapKVDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._source: StoreSource | FleetSource | SourceError
+        self._source: PinnedStore | FleetSource | SourceError
         try:
             asked = parsed(options)
-            self._source = FleetSource(asked) if asked.is_of_fleet else StoreSource(asked)
+            self._source = FleetSource(asked) if asked.is_of_fleet else PinnedStore(asked)
         except SourceError as e:
             self._source = e
 
@@ -106,7 +105,7 @@ class SnapKVDataSource(DataSource):
         check_of_stream(options)
         return StreamSink(schema, options)
 
-    def _read(self) -> StoreSource | FleetSource:
+    def _read(self) -> PinnedStore | FleetSource:
         if isinstance(self._source, SourceError):
             raise another(self._source)
         return self._source

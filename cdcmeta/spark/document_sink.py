@@ -22,8 +22,8 @@ from cdcmeta.changes.documents import Edit, Edited, edit_of, encoded
 from cdcmeta.changes.editing import Beside
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.errors import DatabaseExistsError, EditUnknownError
-from cdcmeta.spark.options import FORMAT, SEQUENCE, converted
-from cdcmeta.spark.tasks import SCHEMA
+from cdcmeta.spark.feed_options import FORMAT, SEQUENCE, converted
+from cdcmeta.spark.feed_tasks import SCHEMA
 from snapkv import Absent, AtRevision, CommitTimeoutError, CommitTooLargeError, ConflictError
 from snapkv.model import Guard
 from snapkv.spark.sources import (
@@ -34,7 +34,7 @@ from snapkv.spark.sources import (
     Marker,
     OfBatch,
     OfStream,
-    Sink,
+    RowSink,
     SinkOptions,
     SourceError,
     Writes,
@@ -82,7 +82,7 @@ def document_options(raw: Mapping[str, str], *, overwrite: bool) -> DocumentOpti
     return options
 
 
-class DocumentSink(Sink):
+class DocumentSink(RowSink):
     """Writes documents."""
 
     options: DocumentOptions
