@@ -11,7 +11,7 @@ import snapkv
 from benchmarks.harness import Rival, Row, Times, measure, report, rows_of
 from benchmarks.servers import etcd_server, server_facts
 from cdcmeta import Change, ChangesDB
-from cdcmeta.changes import layout
+from cdcmeta.changes import database_layout as layout
 from snapkv.engine.contract import WatchBatch
 from snapkv.location import open_engine
 

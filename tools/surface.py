@@ -206,7 +206,7 @@ def exits() -> Iterator[str]:
 
 def routes() -> Iterator[str]:
     """Yield the methods and paths of both servers."""
-    from cdcmeta.couch_http.app import ROUTES
+    from cdcmeta.couch_http.couch_server import ROUTES
     from cdcmeta.ui import views as added
     from snapkv.ui.application import FIRST, FLEET_FIRST, OF_STORES
     from snapkv.ui.fleet.fleet_views import FLEET_VIEWS

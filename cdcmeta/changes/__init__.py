@@ -5,10 +5,9 @@ FoundationDB layer never shipped. The revisions are as in RFC 001.
 """
 
 from cdcmeta.changes.database import ChangesDB, Info, databases
+from cdcmeta.changes.database_state import DocVersion, Missing
 from cdcmeta.changes.documents import Edited
-from cdcmeta.changes.feed import Change, ChangesPage
-from cdcmeta.changes.following import Checkpoint
-from cdcmeta.changes.reading import DocVersion, Missing
+from cdcmeta.changes.feed import Change, ChangesPage, Checkpoint
 from cdcmeta.changes.sequence import Sequence
 from snapkv.tuples import Versionstamp
 

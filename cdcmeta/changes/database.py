@@ -2,45 +2,64 @@
 
 from __future__ import annotations
 
-import re
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdcmeta.arguments import check_int, check_store, listed
-from cdcmeta.changes import layout, reading
+from cdcmeta.argument_checks import check_int, check_store, checked_database_name, listed
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import REGISTRY, DatabaseRecord, space_of
+from cdcmeta.changes.database_state import DatabaseState, DocVersion, Missing, versions
+from cdcmeta.changes.database_state import Since as Since
 from cdcmeta.changes.documents import (
     Doc,
     Edit,
     Edited,
     checked_id,
     edit_of,
+    encoded,
+    fields_of,
+    own_members,
     replicated_edit_of,
 )
-from cdcmeta.changes.editing import Beside
-from cdcmeta.changes.feed import Change, ChangesPage, Form, page
-from cdcmeta.changes.following import Checkpoint, Follower, followed
-from cdcmeta.changes.layout import Database
-from cdcmeta.changes.local import LocalDocs
-from cdcmeta.changes.reading import DocVersion, Missing
-from cdcmeta.changes.relocation import REGISTRY, relocated, space_of
+from cdcmeta.changes.editing import EditPlan, LocalWrite, Outcome, Writer
+from cdcmeta.changes.feed import (
+    Change,
+    ChangesPage,
+    Checkpoint,
+    DatabaseFollower,
+    Form,
+    followed,
+    page,
+    shaped,
+)
 from cdcmeta.changes.revisions import Revision
 from cdcmeta.changes.sequence import Sequence as Seq
-from cdcmeta.changes.state import Since as Since
-from cdcmeta.changes.state import State
-from cdcmeta.changes.writing import Writer
 from cdcmeta.errors import (
     CDCMetaError,
     DatabaseExistsError,
+    DatabaseRelocatedError,
+    DocumentConflictError,
+    DocumentNotFoundError,
     EditUnknownError,
     InvalidArgumentError,
-    InvalidNameError,
 )
-from snapkv import Absent, AtRevision, ConflictError, Ops, SnapshotKV, SpaceOps, When
+from snapkv import (
+    Absent,
+    AtRevision,
+    CommitUnknownError,
+    ConflictError,
+    Entry,
+    Ops,
+    SnapshotKV,
+    Space,
+    SpaceOps,
+    When,
+)
+from snapkv.model import Guard
 
-NAME = re.compile(r"[a-z][a-z0-9_$()+/-]*")
-NAME_CHARACTERS_MAX = 128
 REVS_LIMIT, REVS_LIMIT_MAX = 1_000, 4_000
 
 
@@ -74,7 +93,7 @@ class ChangesDB:
 
     def __init__(self, store: SnapshotKV, name: str) -> None:
         check_store(store)
-        self.store, self.name = store, checked_name(name)
+        self.store, self.name = store, checked_database_name(name)
         self._space = store.space(space_of(name))
         self._writer = Writer(store, name, space_of(name))
         self._local = LocalDocs(self._space, self._writer)
@@ -90,7 +109,7 @@ class ChangesDB:
         `revs_limit` is how many revisions of each branch are kept. Raises
         `DatabaseExistsError`, `InvalidArgumentError`.
         """
-        database = Database(uuid.uuid4().bytes, revs_limit=_checked_revs_limit(revs_limit))
+        database = DatabaseRecord(uuid.uuid4().bytes, revs_limit=_checked_revs_limit(revs_limit))
         record = {layout.DATABASE: database.encode()}
         registered = SpaceOps({self.name.encode(): b""})
         made = SpaceOps(record, guards=[Absent(layout.DATABASE)])
@@ -208,9 +227,9 @@ class ChangesDB:
         """
         return self._many(docs, replicated_edit_of, timeout)
 
-    def edit(self, edits: list[Edit], beside: Beside | None = None, **said: Any) -> list[Edited]:
+    def edit(self, edits: list[Edit], local: LocalWrite | None = None, **said: Any) -> list[Edited]:
         """Commit edits as `Writer.edit`, for layers above, with a local document, or a `meta`."""
-        return self._writer.edit(edits, beside=beside, **said)
+        return self._writer.edit(edits, local=local, **said)
 
     def resolve(self, error: EditUnknownError) -> list[Edited] | None:
         """Return the results of edits whose outcome was unknown; None if none was committed.
@@ -237,7 +256,7 @@ class ChangesDB:
         `DocumentNotFoundError`.
         """
         wanted = None if rev is None else Revision.parse(rev)
-        found = reading.document(self.state(as_of), checked_id(id), wanted)
+        found = self.state(as_of).document(checked_id(id), wanted)
         return found.shown(conflicts=conflicts, revisions=revisions)
 
     def open_revs(
@@ -255,7 +274,7 @@ class ChangesDB:
         Costs as `get`. Raises `InvalidRevisionError`.
         """
         wanted = None if revs is None else [Revision.parse(rev) for rev in listed(revs, "revs")]
-        return reading.open_revs(self.state(as_of), checked_id(id), wanted, latest)
+        return self.state(as_of).open_revs(checked_id(id), wanted, latest)
 
     def missing_revs(self, revs: Mapping[str, Iterable[str]]) -> dict[str, Missing]:
         """Return for each document which of the given revisions the database does not have.
@@ -270,13 +289,17 @@ class ChangesDB:
             checked_id(id): [Revision.parse(rev) for rev in listed(of, "revs")]
             for id, of in revs.items()
         }
-        return reading.missing_revs(self.state(), wanted)
+        return self.state().missing_revs(wanted)
 
     def documents(
         self, start: str | None = None, *, include_docs: bool = False, as_of: When | None = None
     ) -> Iterator[Change]:
         """Yield the documents that are not deleted, by id, from `start` on, at one moment."""
-        return reading.by_id(self.state(as_of), Form.of(include_docs=include_docs), start)
+        state = self.state(as_of)
+        changes = shaped(
+            state, Form(include_docs=include_docs), state.documents(start, deleted=False)
+        )
+        return (change for _, change in changes if change is not None)
 
     def history(self, id: str, *, include_docs: bool = False) -> Iterator[DocVersion]:
         """Yield the document after each edit that is not compacted, oldest first.
@@ -284,7 +307,7 @@ class ChangesDB:
         The feed has only the last change of each document. Costs one watch of the document's key,
         and with `include_docs` three round trips for each version.
         """
-        return reading.versions(self._space, checked_id(id), include_docs)
+        return versions(self._space, checked_id(id), include_docs)
 
     @property
     def local(self) -> LocalDocs:
@@ -314,7 +337,7 @@ class ChangesDB:
         `snapkv.CompactedError`.
         """
         _check_limit(limit)
-        wanted = Form.of(**form)
+        wanted = Form(**form)
         state = self.state(as_of)
         after = self.place(since, state)
         last = state.end if until is None else self.place(until, state)
@@ -346,25 +369,25 @@ class ChangesDB:
             raise InvalidArgumentError("heartbeat must be longer than 0 s")
         return followed(self.follower(since, **form), heartbeat, idle_timeout, limit)
 
-    def follower(self, since: Since = "now", **form: Any) -> Follower:
+    def follower(self, since: Since = "now", **form: Any) -> DatabaseFollower:
         """Return the follower that `follow` iterates; its waits can be bounded one by one."""
-        wanted = Form.of(**form)
+        wanted = Form(**form)
         state = self.state()
-        return Follower(self.name, self._space, wanted, self.place(since, state), state)
+        return DatabaseFollower(self.name, self._space, wanted, self.place(since, state), state)
 
-    def place(self, since: Since, state: State | None = None) -> Seq:
+    def place(self, since: Since, state: DatabaseState | None = None) -> Seq:
         """Return the sequence of a place; a future time is now.
 
         Raises `InvalidSequenceError`.
         """
         state = self.state() if state is None else state
-        if not isinstance(state, State):
+        if not isinstance(state, DatabaseState):
             raise InvalidArgumentError(f"a state is what state() returns, not {state!r}")
         return min(state.place(since, self.store.timestamp_of), state.end)
 
-    def state(self, as_of: When | None = None) -> State:
+    def state(self, as_of: When | None = None) -> DatabaseState:
         """Return the database at one revision, for layers above. Raises `DatabaseNotFoundError`."""
-        return State(self._space.at(as_of), self.name)
+        return DatabaseState(self._space.at(as_of), self.name)
 
     # --- helpers ---
 
@@ -393,18 +416,6 @@ def databases(store: SnapshotKV, *, as_of: When | None = None) -> list[str]:
     return [key.decode() for key in store.space(REGISTRY).at(as_of)]
 
 
-def checked_name(name: object) -> str:
-    """Return a valid name of a database. Raises `InvalidNameError`."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InvalidNameError(
-            f"name {name!r}: only lower-case letters, digits, and _$()+-/ are allowed, and the "
-            "first character must be a letter"
-        )
-    if len(name) > NAME_CHARACTERS_MAX:
-        raise InvalidNameError(f"a name has at most {NAME_CHARACTERS_MAX} characters")
-    return name
-
-
 def _check_limit(limit: object) -> None:
     if limit is not None:
         check_int("limit", limit, 0)
@@ -412,3 +423,173 @@ def _check_limit(limit: object) -> None:
 
 def _checked_revs_limit(limit: object) -> int:
     return check_int("revs_limit", limit, 1, REVS_LIMIT_MAX)
+
+
+# --- local documents ---
+
+PREFIX = "_local/"
+
+
+class LocalDocs:
+    """The local documents of a database; arguments are ids without `_local/`."""
+
+    def __init__(self, space: Space, writer: Writer) -> None:
+        self._space, self._writer = space, writer
+
+    def get(self, id: str) -> Doc:
+        """Return a local document. One round trip. Raises `DocumentNotFoundError`."""
+        entry = self._entry(id)
+        if entry is None:
+            raise DocumentNotFoundError(PREFIX + id)
+        count, body = layout.local_of(entry.value)
+        doc: Doc = json.loads(body)
+        return {"_id": PREFIX + id, "_rev": f"0-{count}"} | doc
+
+    def put(self, id: str, doc: Mapping[str, Any], *, timeout: float | None = None) -> str:
+        """Store a local document; return its `_rev`. It must have the `_rev` that it replaces.
+
+        One round trip to read and one to commit; `timeout` as in `ChangesDB.put`. Raises
+        `DocumentConflictError`, `InvalidDocumentError`, `DatabaseNotFoundError`,
+        `snapkv.CommitTimeoutError`, and `EditUnknownError`. Resolve the last one before a retry,
+        which would conflict with the document if it was stored.
+        """
+        fields = fields_of(doc)
+        body = encoded(own_members(fields))
+        return f"0-{self._write(id, fields.get('_rev'), body, timeout)}"
+
+    def remove(self, id: str, rev: str, *, timeout: float | None = None) -> None:
+        """Delete a local document. Raises as `put`, `DocumentNotFoundError`."""
+        if self._entry(id) is None:
+            raise DocumentNotFoundError(PREFIX + id)
+        self._write(id, rev, None, timeout)
+
+    def _entry(self, id: str) -> Entry | None:
+        key = layout.local_key(checked_id(id, local=True))
+        self._writer.record()
+        return self._space.entries_of([key])[0]
+
+    def _write(self, id: str, rev: object, body: bytes | None, timeout: float | None) -> int:
+        """Replace the document at `rev`; return how often it was written.
+
+        Without a body, delete it.
+        """
+        key = layout.local_key(id)
+        while True:
+            entry = self._entry(id)
+            count = 0 if entry is None else layout.local_of(entry.value)[0]
+            if rev != (f"0-{count}" if count else None):
+                raise DocumentConflictError(PREFIX + id)
+            revision = self._writer.writable()
+            database, _ = self._writer.record()
+            own = Absent(key) if entry is None else AtRevision(key, entry.revision)
+            guards = [own, AtRevision(layout.DATABASE, revision)]
+            puts = {} if body is None else {key: layout.local_value(count + 1, body)}
+            try:
+                deletes = [] if puts else [key]
+                self._space.commit(puts=puts, deletes=deletes, guards=guards, timeout=timeout)
+                return count + 1
+            except CommitUnknownError as e:
+                made = Outcome(PREFIX + id, None if body is None else f"0-{count + 1}")
+                raise EditUnknownError(e, EditPlan(database, {}, outcomes=[made])) from e
+            except ConflictError:
+                # the next read finds out whether the document or the database changed
+                self._writer.record(fresh=True)
+
+
+# --- relocation ---
+
+BATCH_BYTES, BATCH_KEYS = 256 << 10, 1_000
+
+
+def relocated(store: SnapshotKV, name: str, writer: Writer, to: SnapshotKV | None) -> SnapshotKV:
+    """Raise a database's incarnation, here or in another store; return its store.
+
+    Steps of a move, each of which a second call may repeat:
+
+        commit   store    what it writes                            edits            in the target
+        1        source   `moved` in the record                     fail             no database
+        2        target   deletes all its keys, puts the claim      fail             no database
+        3 to n   target   the keys as of commit 1, in batches       fail             no database
+        n + 1    target   record and name, deletes the claim        succeed there    all of it
+
+    Commits 3 to n + 1 guard the claim. A second call deletes the keys and puts a claim of its own,
+    so of two concurrent calls the later one continues, and the other raises `ConflictError`.
+    """
+    database, revision = writer.record(fresh=True)
+    if to is None:
+        while not _raised(store, name, database, revision):
+            database, revision = writer.record(fresh=True)
+        return store
+    target = to.space(space_of(name))
+    (existing,) = target.entries_of([layout.DATABASE])
+    if _is_done(name, database, existing):
+        return to
+    if not database.moved:
+        moved = {layout.DATABASE: replace(database, moved=True).encode()}
+        unchanged = [AtRevision(layout.DATABASE, revision)]
+        store.space(space_of(name)).commit(puts=moved, guards=unchanged)
+        database, revision = writer.record(fresh=True)
+    snapshot = store.space(space_of(name)).at(revision=revision)
+    key = layout.DATABASE
+    same = Absent(key) if existing is None else AtRevision(key, existing.revision)
+    claim = target.commit(puts={layout.CLAIM: b""}, delete_prefixes=[b""], guards=[same])
+    guards: list[Guard] = [Absent(key), AtRevision(layout.CLAIM, claim.revision)]
+    for batch in _batches(snapshot.items()):
+        target.commit(puts=batch, guards=guards)
+    eras = (*database.eras, snapshot.timestamp)
+    record = {layout.DATABASE: replace(database, eras=eras, moved=False).encode()}
+    made = SpaceOps(record, deletes=[layout.CLAIM], guards=guards)
+    ops = Ops(spaces={space_of(name): made, REGISTRY: SpaceOps({name.encode(): b""})})
+    to.commit(lambda _: ops)
+    return to
+
+
+def _is_done(name: str, database: DatabaseRecord, existing: Entry | None) -> bool:
+    """Return whether a database was moved already to the store that has the record `existing`.
+
+    A database that was moved away from there may return. Raises `DatabaseExistsError`.
+    """
+    if existing is None:
+        return False
+    found = DatabaseRecord.decode(existing.value)
+    if found.uuid != database.uuid:
+        raise DatabaseExistsError(f"the other store has another database {name!r} already")
+    if database.moved and not found.moved and found.incarnation > database.incarnation:
+        return True
+    if not found.moved or found.incarnation > database.incarnation:
+        raise DatabaseExistsError(f"the other store has a newer copy of database {name!r} already")
+    return False
+
+
+def _raised(store: SnapshotKV, name: str, database: DatabaseRecord, revision: int) -> bool:
+    """Begin the next incarnation, with this commit's timestamp; return False on a conflict."""
+    if database.moved:
+        raise DatabaseRelocatedError(f"database {name!r} was moved to another store")
+    guards = [AtRevision(layout.DATABASE, revision)]
+
+    def build(stamp: object) -> SpaceOps:
+        ts: int = stamp.ts  # type: ignore[attr-defined]
+        record = replace(database, eras=(*database.eras, ts), moved=False)
+        return SpaceOps({layout.DATABASE: record.encode()}, guards=guards)
+
+    try:
+        store.space(space_of(name)).commit(build)
+    except ConflictError:
+        return False
+    return True
+
+
+def _batches(items: Iterator[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes]]:
+    """Yield all keys but the record, in batches that fit into one commit of any engine."""
+    batch: dict[bytes, bytes] = {}
+    size = 0
+    for key, value in items:
+        if key == layout.DATABASE:
+            continue
+        batch[key] = value
+        size += len(key) + len(value)
+        if size >= BATCH_BYTES or len(batch) >= BATCH_KEYS:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch

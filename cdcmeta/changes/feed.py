@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import ChangeRow, DatabaseRecord
+from cdcmeta.changes.database_state import Bodies, DatabaseState
 from cdcmeta.changes.documents import Doc, is_id, shown, shown_as_json
-from cdcmeta.changes.layout import Row
 from cdcmeta.changes.revisions import Leaf, Tree
 from cdcmeta.changes.selector import Selector
 from cdcmeta.changes.sequence import Sequence
-from cdcmeta.changes.state import Bodies, State
-from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError, InvalidArgumentError
+from snapkv import Changes, CompactedError, Space, Watch
+from snapkv.base.waiting import monotonic
 
 MAIN_ONLY, ALL_DOCS = "main_only", "all_docs"
 CHUNK_ROWS = 256
@@ -60,46 +63,37 @@ class Form:
     style: str = MAIN_ONLY
     include_docs: bool = False
     conflicts: bool = False
-    doc_ids: frozenset[str] | None = None
+    doc_ids: Collection[str] | None = None
     prefix: str = ""
     selector: Selector | None = None
     predicate: Predicate | None = None
     as_json: bool = False
     """Whether included documents are bytes of JSON, for servers."""
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        style: str = MAIN_ONLY,
-        include_docs: bool = False,
-        conflicts: bool = False,
-        doc_ids: Iterable[str] | None = None,
-        prefix: str = "",
-        selector: Mapping[str, object] | Selector | None = None,
-        predicate: Predicate | None = None,
-    ) -> Form:
-        """Return the form of a caller's keywords.
-
-        Raises `InvalidArgumentError`.
-        """
-        if style not in (MAIN_ONLY, ALL_DOCS):
-            raise InvalidArgumentError(f"style must be {MAIN_ONLY} or {ALL_DOCS}, not {style!r}")
-        if isinstance(doc_ids, str | bytes):
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgumentError` for an option of the wrong type."""
+        given: Any = self  # a caller's keywords may have any type
+        if self.style not in (MAIN_ONLY, ALL_DOCS):
+            raise InvalidArgumentError(
+                f"style must be {MAIN_ONLY} or {ALL_DOCS}, not {self.style!r}"
+            )
+        if isinstance(given.doc_ids, str | bytes):
             raise InvalidArgumentError("doc_ids must be an iterable of ids, not one text")
         try:
-            ids = None if doc_ids is None else frozenset(doc_ids)
+            ids = None if given.doc_ids is None else frozenset(given.doc_ids)
         except TypeError:
             raise InvalidArgumentError("doc_ids must be an iterable of texts") from None
         if ids is not None and not all(isinstance(id, str) for id in ids):
             raise InvalidArgumentError("doc_ids must be an iterable of texts")
-        if not isinstance(prefix, str):
+        if not isinstance(given.prefix, str):
             raise InvalidArgumentError("prefix must be a text")
-        if predicate is not None and not callable(predicate):
+        if given.predicate is not None and not callable(given.predicate):
             raise InvalidArgumentError("predicate must be a function")
+        selector = given.selector
         if selector is not None and not isinstance(selector, Selector):
             selector = Selector(selector)
-        return cls(style, include_docs, conflicts, ids, prefix, selector, predicate)
+        object.__setattr__(self, "doc_ids", ids)
+        object.__setattr__(self, "selector", selector)
 
     @property
     def direct(self) -> bool:
@@ -111,16 +105,16 @@ class Form:
         """Whether bodies are read."""
         return self.include_docs or self.selector is not None
 
-    def reads(self, rows: Iterable[Row]) -> bool:
+    def reads(self, rows: Iterable[ChangeRow]) -> bool:
         """Return whether the form needs more than the rows themselves have."""
         return self.needs_docs or (self.style == ALL_DOCS and any(row.branches > 1 for row in rows))
 
-    def concerns(self, row: Row) -> bool:
+    def concerns(self, row: ChangeRow) -> bool:
         """Return whether a row passes the filters that need no document."""
         return (self.doc_ids is None or row.id in self.doc_ids) and row.id.startswith(self.prefix)
 
 
-class Walk:
+class FeedWalk:
     """The changes in (after, until] at one moment, or with `descending` from the last one back.
 
     The caller reads it step by step, so that a server holds no more than it can send. `ended` is
@@ -129,7 +123,7 @@ class Walk:
 
     def __init__(
         self,
-        state: State,
+        state: DatabaseState,
         form: Form,
         after: Sequence,
         until: Sequence,
@@ -145,7 +139,7 @@ class Walk:
             self._rows = state.rows_backwards(after, until)
         else:
             self._rows = state.rows(after, until)
-        self._ahead: list[Row] = []
+        self._ahead: list[ChangeRow] = []
         self._last: Sequence | None = None
         self.returned = 0
         self.ended = self._full
@@ -204,14 +198,19 @@ class Walk:
 
 
 def page(
-    state: State, form: Form, after: Sequence, until: Sequence, limit: int | None, descending: bool
+    state: DatabaseState,
+    form: Form,
+    after: Sequence,
+    until: Sequence,
+    limit: int | None,
+    descending: bool,
 ) -> ChangesPage:
     """Return the first changes in (after, until], or with `descending` the last ones.
 
     Costs one listing of the rows, at most one count, and one read for each 128 documents, or
     documents with several branches.
     """
-    walk = Walk(state, form, after, until, limit, descending)
+    walk = FeedWalk(state, form, after, until, limit, descending)
     chunk = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit)
     changes: list[Change] = []
     while not walk.ended:
@@ -222,8 +221,8 @@ def page(
 
 
 def _looked_up(
-    state: State, form: Form, after: Sequence, until: Sequence, descending: bool
-) -> Iterator[Row]:
+    state: DatabaseState, form: Form, after: Sequence, until: Sequence, descending: bool
+) -> Iterator[ChangeRow]:
     """Yield the rows of a few documents, in the order of the feed."""
     ids = sorted(id for id in form.doc_ids or () if is_id(id))  # only valid ids can exist
     rows = [
@@ -235,8 +234,8 @@ def _looked_up(
 
 
 def shaped(
-    state: State | None, form: Form, rows: Iterable[Row], chunk: int = CHUNK_ROWS
-) -> Iterator[tuple[Row, Change | None]]:
+    state: DatabaseState | None, form: Form, rows: Iterable[ChangeRow], chunk: int = CHUNK_ROWS
+) -> Iterator[tuple[ChangeRow, Change | None]]:
     """Yield each row with its change; None where the form filters it out.
 
     `state` is the state of the rows; it may be None if the form needs nothing but the rows.
@@ -253,7 +252,9 @@ def shaped(
         yield from ((row, changes.get(row.id)) for row in some)
 
 
-def _changes(state: State | None, form: Form, rows: list[Row]) -> Iterator[Change | None]:
+def _changes(
+    state: DatabaseState | None, form: Form, rows: list[ChangeRow]
+) -> Iterator[Change | None]:
     trees = _trees(state, form, rows)
     if form.selector is None and not form.include_docs:
         for row in rows:  # most feeds need nothing but the rows
@@ -276,7 +277,9 @@ def _changes(state: State | None, form: Form, rows: list[Row]) -> Iterator[Chang
         yield _with_doc(form, row, tree, leaves, bodies)
 
 
-def _with_winners(state: State | None, form: Form, rows: list[Row]) -> Iterator[Change | None]:
+def _with_winners(
+    state: DatabaseState | None, form: Form, rows: list[ChangeRow]
+) -> Iterator[Change | None]:
     """Yield changes with the documents of their winners."""
     show = shown_as_json if form.as_json else shown
     wanted = [(row.id, row.revision) for row in rows]
@@ -289,7 +292,7 @@ def _with_winners(state: State | None, form: Form, rows: list[Row]) -> Iterator[
         yield _passed(form, change)
 
 
-def _trees(state: State | None, form: Form, rows: list[Row]) -> dict[str, Tree]:
+def _trees(state: DatabaseState | None, form: Form, rows: list[ChangeRow]) -> dict[str, Tree]:
     """Return the trees of the rows whose other leaves are shown, by document id."""
     if state is None or not (form.style == ALL_DOCS or (form.conflicts and form.include_docs)):
         return {}
@@ -301,7 +304,7 @@ def _trees(state: State | None, form: Form, rows: list[Row]) -> dict[str, Tree]:
     }
 
 
-def _lone(row: Row) -> Tree:
+def _lone(row: ChangeRow) -> Tree:
     return Tree((Leaf(row.not_deleted, row.revision),))
 
 
@@ -310,7 +313,7 @@ def _revs(leaves: Iterable[Leaf]) -> tuple[str, ...]:
 
 
 def _with_doc(
-    form: Form, row: Row, tree: Tree, leaves: tuple[Leaf, ...], bodies: Bodies
+    form: Form, row: ChangeRow, tree: Tree, leaves: tuple[Leaf, ...], bodies: Bodies
 ) -> Change | None:
     if form.selector is not None:
         leaves = tuple(leaf for leaf in leaves if form.selector(_doc(row.id, leaf, bodies)))
@@ -336,3 +339,174 @@ def _passed(form: Form, change: Change) -> Change | None:
 
 def _doc(id: str, leaf: Leaf, bodies: Bodies) -> Doc:
     return shown(id, leaf, bodies[id, leaf.revision])
+
+
+# --- following the feed ---
+
+CATCH_UP_ROWS = 64
+"""Rows that are read before a waiting caller may get a timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All changes up to `seq` were returned, or filtered out: a new follower may start here.
+
+    `restarted` is True when compaction removed changes before the follower read them. Then it
+    starts again with the current state, and may repeat changes.
+    """
+
+    seq: Sequence
+    restarted: bool = False
+
+
+class DatabaseFollower:
+    """The changes of a database, then new ones, until `close()`, which any thread may call.
+
+    `next_within` waits for a bounded time. After `close()` it raises
+    `snapkv.errors.StoreClosedError`.
+    """
+
+    def __init__(
+        self, name: str, space: Space, form: Form, since: Sequence, state: DatabaseState
+    ) -> None:
+        self._name, self._space, self._form = name, space, form
+        self._uuid = state.database.uuid
+        self._since = since
+        self._waiting: Iterator[Change | Checkpoint | None] = iter(())
+        self._watch: Watch[bytes] | None = None
+        self._begin(state, restarted=False)
+
+    @property
+    def since(self) -> Sequence:
+        """The place up to which all changes were returned."""
+        return self._since
+
+    def next_within(self, timeout: float | None) -> Change | Checkpoint | None:
+        """Return the next change or checkpoint; None after `timeout` seconds without one.
+
+        Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                for found in self._waiting:
+                    if found is not None:
+                        return found
+                    if deadline is not None and monotonic() >= deadline:
+                        return None  # reading filtered rows takes time, too
+                assert self._watch is not None
+                left = None if deadline is None else max(0.0, deadline - monotonic())
+                changes = self._watch.next(left)
+            except CompactedError:
+                self._restart()
+                continue
+            if changes is None:
+                return None
+            self._waiting = self._changes_of(changes)
+
+    def _restart(self) -> None:
+        """Continue from the current state: the changes in between were compacted."""
+        self.close()
+        try:
+            state = self._state(None)
+        except DatabaseNotFoundError as e:
+            raise self._deleted() from e
+        self._begin(state, restarted=True)
+
+    def close(self) -> None:
+        """End the watch; a second call does nothing."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def _begin(self, state: DatabaseState, *, restarted: bool) -> None:
+        """Return the changes of a state, then follow from its revision."""
+        self._check(state.database)
+        self._watch = self._space.watch(since=state.snapshot.timestamp)
+        self._waiting = self._caught_up(state, restarted)
+
+    def _caught_up(
+        self, state: DatabaseState, restarted: bool
+    ) -> Iterator[Change | Checkpoint | None]:
+        if restarted:
+            yield Checkpoint(self._since, restarted=True)
+        rows = state.rows(self._since, state.end)
+        for row, change in shaped(state, self._form, rows, CATCH_UP_ROWS):
+            self._since = row.sequence
+            yield change
+        self._since = max(self._since, state.end)
+        yield Checkpoint(self._since)
+
+    def _changes_of(self, changes: Changes[bytes]) -> Iterator[Change | Checkpoint | None]:
+        """Yield the changes of one commit, in the order of their rows' keys, and a checkpoint."""
+        rows: list[ChangeRow] = []
+        incarnation = self._since.incarnation
+        for change in changes:
+            if change.key == layout.DATABASE:
+                incarnation = self._incarnation_of(change.value)
+            elif change.value is not None and change.key.startswith(layout.ROW_PREFIX):
+                rows.append(layout.row_of(change.key, change.value))
+        if rows:
+            reads = self._form.reads(rows)
+            state = self._state(changes.commit.revision) if reads else None
+            for row, found in shaped(state, self._form, rows):
+                self._since = row.sequence
+                yield found
+        self._since = max(self._since, Sequence.behind(changes.commit.ts, incarnation))
+        yield Checkpoint(self._since)
+
+    def _incarnation_of(self, raw: bytes | None) -> int:
+        """Return the incarnation in a new record of the database, after checking the record."""
+        if raw is None:
+            raise self._deleted()
+        database = DatabaseRecord.decode(raw)
+        self._check(database)
+        return database.incarnation
+
+    def _check(self, database: DatabaseRecord) -> None:
+        if database.uuid != self._uuid:
+            raise self._deleted()
+        if database.moved:
+            raise DatabaseRelocatedError(f"database {self._name!r} was moved to another store")
+
+    def _deleted(self) -> DatabaseNotFoundError:
+        return DatabaseNotFoundError(f"database {self._name!r} was deleted")
+
+    def _state(self, revision: int | None) -> DatabaseState:
+        return DatabaseState(self._space.at(revision=revision), self._name)
+
+
+def followed(
+    follower: DatabaseFollower,
+    heartbeat: float | None,
+    idle_timeout: float | None,
+    limit: int | None,
+) -> Iterator[Change | Checkpoint]:
+    """Yield what a follower returns, and a checkpoint after each `heartbeat` seconds without.
+
+    Ends after `limit` changes, or after `idle_timeout` seconds without a change.
+    """
+    first = last = Checkpoint(follower.since)
+    count = 0
+    last_change = monotonic()
+    try:
+        while limit is None or count < limit:
+            waits = [
+                each for each in (heartbeat, _left(last_change, idle_timeout)) if each is not None
+            ]
+            found = follower.next_within(min(waits) if waits else None)
+            if isinstance(found, Change):
+                count, last_change = count + 1, monotonic()
+                yield found
+                continue
+            before, last = last, found or Checkpoint(follower.since)
+            over = idle_timeout is not None and monotonic() - last_change >= idle_timeout
+            if not over or last not in (before, first):
+                yield last
+            if over:
+                return
+    finally:
+        follower.close()
+
+
+def _left(last_change: float, idle_timeout: float | None) -> float | None:
+    return None if idle_timeout is None else max(0.0, last_change + idle_timeout - monotonic())

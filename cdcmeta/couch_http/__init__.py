@@ -17,7 +17,7 @@ from snapkv.base.extras import extra
 
 with extra("http", "CouchDB's HTTP"):
     from cdcmeta.couch_http.auth import Login
-    from cdcmeta.couch_http.server import Server
+    from cdcmeta.couch_http.couch_server import Server
     from cdcmeta.couch_http.service import Limits
 
 __all__ = [

@@ -11,9 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from cdcmeta.couch_http.bodies import checked_object, decoded
-from cdcmeta.couch_http.errors import HTTPError, bad_request, own_errors
-from cdcmeta.couch_http.http_request import Call
+from cdcmeta.couch_http.http_errors import HTTPError, bad_request, own_errors
+from cdcmeta.couch_http.http_request import ServiceCall, checked_object, decoded
 from cdcmeta.couch_http.service import COOKIE
 from cdcmeta.couch_http.streaming import answer, error_answer
 from cdcmeta.errors import InvalidArgumentError
@@ -36,7 +35,7 @@ class Login(web.Login):
             super().__post_init__()
 
 
-async def session(call: Call) -> Response:
+async def session(call: ServiceCall) -> Response:
     """Answer `GET /_session`: the user, and how the request proved the login."""
     user, how = call.user
     context = {"name": user, "roles": [ADMIN] if user or call.service.cookies is None else []}
@@ -46,7 +45,7 @@ async def session(call: Call) -> Response:
     return answer({"ok": True, "userCtx": context, "info": info})
 
 
-async def log_in(call: Call) -> Response:
+async def log_in(call: ServiceCall) -> Response:
     """Answer `POST /_session`: return a cookie for a name and a password (a form or JSON)."""
     name, password = await _credentials(call)
     cookies = call.service.cookies
@@ -56,12 +55,12 @@ async def log_in(call: Call) -> Response:
     return answer(facts, headers={"Set-Cookie": cookies.made()})
 
 
-async def log_out(call: Call) -> Response:
+async def log_out(call: ServiceCall) -> Response:
     """Answer `DELETE /_session`: remove the client's cookie."""
     return answer({"ok": True}, headers={"Set-Cookie": removed(COOKIE)})
 
 
-async def _credentials(call: Call) -> tuple[str, str]:
+async def _credentials(call: ServiceCall) -> tuple[str, str]:
     kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     raw = await call.body(FORM_BYTES_MAX)
     if kind == "application/json":

@@ -11,17 +11,21 @@ from typing import Any, TypeAlias
 
 from starlette.responses import Response
 
-from cdcmeta.changes import reading
 from cdcmeta.changes.database import ChangesDB
+from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.documents import TOO_DEEP, Edited, checked_id, is_id
 from cdcmeta.changes.revisions import Revision, is_revision
-from cdcmeta.changes.state import State
-from cdcmeta.couch_http.bodies import INVALID_JSON, NumberTooLongError, encoded, parsed, parsed_size
-from cdcmeta.couch_http.documents import leaf_of
-from cdcmeta.couch_http.errors import HTTPError, answer_of, bad_request
-from cdcmeta.couch_http.http_request import Call
+from cdcmeta.couch_http.document_routes import leaf_of
+from cdcmeta.couch_http.http_errors import HTTPError, answer_of, bad_request
+from cdcmeta.couch_http.http_request import (
+    INVALID_JSON,
+    NumberTooLongError,
+    ServiceCall,
+    parsed,
+    parsed_size,
+)
 from cdcmeta.couch_http.service import Limits, run_edit
-from cdcmeta.couch_http.streaming import JSON, Streamed, answer
+from cdcmeta.couch_http.streaming import JSON, Streamed, answer, encoded
 from cdcmeta.errors import (
     CDCMetaError,
     EditNotMadeError,
@@ -35,7 +39,7 @@ Docs = list[Any]
 log = logging.getLogger(__name__)
 
 
-async def bulk_docs(call: Call) -> Response:
+async def bulk_docs(call: ServiceCall) -> Response:
     """Answer `POST /{db}/_bulk_docs`; of replicated documents only errors are reported.
 
     A document that can never be stored is reported as `forbidden`: replicators continue only after
@@ -145,7 +149,7 @@ def _row_of(db: ChangesDB, edited: Edited) -> dict[str, Any]:
     return {"id": edited.id, **refused.body}
 
 
-async def revs_diff(call: Call) -> Response:
+async def revs_diff(call: ServiceCall) -> Response:
     """Answer `POST /{db}/_revs_diff`.
 
     A document that can never be stored is reported as missing, so that `_bulk_docs` reports why.
@@ -153,13 +157,13 @@ async def revs_diff(call: Call) -> Response:
     return answer(await _asked_missing(call))
 
 
-async def missing_revs(call: Call) -> Response:
+async def missing_revs(call: ServiceCall) -> Response:
     """Answer `POST /{db}/_missing_revs`, the same without ancestors."""
     found = await _asked_missing(call)
     return answer({"missing_revs": {id: each["missing"] for id, each in found.items()}})
 
 
-async def _asked_missing(call: Call) -> dict[str, dict[str, Any]]:
+async def _asked_missing(call: ServiceCall) -> dict[str, dict[str, Any]]:
     call.check_json()
     body = await call.object()
     for revs in body.values():
@@ -184,7 +188,7 @@ def _missing(db: ChangesDB, asked: Mapping[str, list[str]]) -> dict[str, dict[st
     return rows
 
 
-async def bulk_get(call: Call) -> Response:
+async def bulk_get(call: ServiceCall) -> Response:
     """Answer `POST /{db}/_bulk_get`; a document is read when the previous one was sent."""
     call.check_json()
     docs = (await call.object()).get("docs")
@@ -195,7 +199,9 @@ async def bulk_get(call: Call) -> Response:
     return await Streamed.started(call.service.stepped(pieces))
 
 
-def _bulk_get_pieces(state: State, docs: Docs, *, latest: bool, revisions: bool) -> Iterator[bytes]:
+def _bulk_get_pieces(
+    state: DatabaseState, docs: Docs, *, latest: bool, revisions: bool
+) -> Iterator[bytes]:
     between = b'{"results":[\n'
     for wanted in docs:
         yield between + encoded(
@@ -205,7 +211,7 @@ def _bulk_get_pieces(state: State, docs: Docs, *, latest: bool, revisions: bool)
     yield (b"" if docs else between) + b"\n]}\n"
 
 
-def _leaves(state: State, wanted: dict[str, Any], latest: bool, revisions: bool) -> Docs:
+def _leaves(state: DatabaseState, wanted: dict[str, Any], latest: bool, revisions: bool) -> Docs:
     """Return the wanted revisions of one document, or errors in their place."""
     id, rev = wanted.get("id"), wanted.get("rev")
 
@@ -216,7 +222,7 @@ def _leaves(state: State, wanted: dict[str, Any], latest: bool, revisions: bool)
         return [error(None, "bad_request", "document id missed")]
     try:
         revs = None if rev is None else [Revision.parse(rev)]
-        found = reading.open_revs(state, checked_id(id), revs, latest)
+        found = state.open_revs(checked_id(id), revs, latest)
     except InvalidIdError as e:
         return [error(rev, "illegal_docid", str(e))]
     except CDCMetaError:

@@ -1,24 +1,29 @@
-"""One request: its path, query, headers and body, checked and decoded."""
+"""One request: its path, query, headers and body, checked and decoded.
+
+A body that a handler leaves unread is read to its end, so that the client gets its answer.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import json
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
 from starlette.datastructures import URL, QueryParams
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdcmeta.changes import ChangesDB
-from cdcmeta.couch_http import bodies
-from cdcmeta.couch_http.bodies import (
-    PARSED_AT_ONCE_BYTES,
-    checked_object,
-    decoded,
-    parsed_size,
-)
-from cdcmeta.couch_http.errors import NO_DATABASE, HTTPError, bad_request, not_found
-from cdcmeta.couch_http.service import Service
+from cdcmeta.couch_http.http_errors import NO_DATABASE, HTTPError, bad_request, not_found
+from cdcmeta.couch_http.service import Limits, Service
 from cdcmeta.errors import InvalidNameError
 from snapkv.web import USER
 
@@ -29,7 +34,7 @@ NAME_RULE = (
 _NO_QUERY = QueryParams()
 
 
-class Call:
+class ServiceCall:
     """One request to a service."""
 
     def __init__(self, service: Service, request: Request) -> None:
@@ -141,7 +146,7 @@ class Call:
     async def body(self, bytes_max: int | None = None) -> bytes:
         """Return the body; `bytes_max` is `Limits.body_bytes` by default.
 
-        Raises `HTTPError` as `bodies.read`, and 503 when all bodies together are too large.
+        Raises `HTTPError` as `http_request.read`, and 503 when all bodies together are too large.
         """
         budget, limits = self.service.body_budget, self.service.limits
         small_max = min(limits.body_bytes, budget.size)
@@ -154,7 +159,7 @@ class Call:
             self._body_bytes += len(piece)
             found.extend(piece)
 
-        await bodies.read(self.request, limits, bytes_max, take)
+        await read_body(self.request, limits, bytes_max, take)
         return bytes(found)
 
     def take_for_values(self, size: int) -> None:
@@ -214,3 +219,259 @@ def whole(name: str, text: str) -> int:
     if number < 0:
         raise bad_request(f"The {name} value should be a non-negative integer")
     return number
+
+
+# --- bodies: read, unpacked and parsed as JSON within limits ---
+
+PIECE_BYTES = 256 << 10
+"""The size of a piece that is unpacked at once."""
+RATIO_MAX = 200
+RATIO_FREE_BYTES = 16 << 20
+"""How many times larger an unpacked body may be than the packed one, or its bytes."""
+READ_FIRST_BYTES = 1 << 20
+"""An unread body of up to this size is read before the answer, a larger one after it."""
+UNREAD_BYTES_MAX = 1 << 30
+"""How much of a larger one is read after the answer: clients read only after sending it all."""
+CLOSE = (b"connection", b"close")
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+async def read_body(
+    request: Request, limits: Limits, bytes_max: int, take: Callable[[bytes], None]
+) -> None:
+    """Read the body of a request; call `take` with each piece as it arrives, unpacked.
+
+    Raises `HTTPError`: 413 if it is too large, 408 if it is too slow, 415 if it has an encoding
+    other than gzip, 400 if it ends early.
+    """
+    too_large = HTTPError(413, "too_large", "the request entity is too large")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length[:20]) > bytes_max:
+        raise too_large
+    unpack = _unpacker(request.headers.getlist("content-encoding"))
+    size = 0
+    try:
+        async with asyncio.timeout(limits.body_s) as bound:
+            async for chunk in request.stream():
+                _prolong(bound, len(chunk), limits)
+                for piece in unpack.pieces(chunk) if unpack else (chunk,):
+                    size += len(piece)
+                    if size > bytes_max:
+                        raise too_large
+                    take(piece)
+                    if unpack:
+                        await asyncio.sleep(0)  # unpacking is slow: let other requests run
+    except TimeoutError:
+        reason = "the body did not arrive in time"
+        raise HTTPError(408, "request_timeout", reason, {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise bad_request("the body ended early") from None
+    if unpack:
+        unpack.check_end()
+
+
+def _prolong(bound: asyncio.Timeout, size: int, limits: Limits) -> None:
+    """Extend the deadline for the bytes received, at most to `body_s` from now."""
+    now, before = asyncio.get_running_loop().time(), bound.when()
+    if size and before is not None:
+        bound.reschedule(min(before + size / limits.body_bytes_per_s, now + limits.body_s))
+
+
+def _unpacker(encodings: list[str]) -> _Unpacker | None:
+    named = [each.strip().lower() for header in encodings for each in header.split(",")]
+    named = [each for each in named if each not in ("", "identity")]
+    if not named:
+        return None
+    if named not in (["gzip"], ["x-gzip"]):
+        reason = f"Content-Encoding {', '.join(named):.80} is not supported: send gzip, or none"
+        raise HTTPError(415, "bad_content_encoding", reason, {"Accept-Encoding": "gzip"})
+    return _Unpacker()
+
+
+class _Unpacker:
+    """Unpacks gzip in pieces of a bounded size."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(_GZIP)
+        self._packed = self._unpacked = 0
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the unpacked pieces of a chunk. Raises `HTTPError` (400, 413)."""
+        self._packed += len(chunk)
+        while chunk:
+            if self._stream.eof:
+                self._stream = zlib.decompressobj(_GZIP)  # gzip allows several members in a row
+            try:
+                piece = self._stream.decompress(chunk, PIECE_BYTES)
+            except zlib.error as e:
+                raise bad_request(f"the body is not valid gzip: {e}") from None
+            chunk = self._stream.unconsumed_tail or self._stream.unused_data
+            self._unpacked += len(piece)
+            if self._unpacked > max(RATIO_FREE_BYTES, RATIO_MAX * self._packed):
+                reason = f"the body unpacks to more than {RATIO_MAX} times its size"
+                raise HTTPError(413, "too_large", reason)
+            yield piece
+
+    def check_end(self) -> None:
+        """Raise `HTTPError` (400) unless the gzip stream is complete."""
+        if not self._stream.eof:
+            raise bad_request("the gzip body ended early")
+
+
+class BodyDrain:
+    """An application whose answers reach clients that are still sending the body.
+
+    Closing a connection while the client sends resets it, and the client never sees the answer.
+    So the rest of the body is read, within limits.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app, self._limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and read the part of its body that the application did not."""
+        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
+        if headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers:
+            await self._app(scope, receive, send)
+            return
+        body = _Body(receive, self._limits)
+        rest_follows = False
+
+        async def sent(message: Message) -> None:
+            nonlocal rest_follows
+            if message["type"] == "http.response.start" and body.more:
+                size = headers.get(b"content-length", b"")
+                if size.isdigit() and int(size[:20]) <= READ_FIRST_BYTES:
+                    await body.read()
+                rest_follows = body.more and CLOSE not in message["headers"]
+                if body.more:
+                    message = {**message, "headers": [*message["headers"], CLOSE]}
+            elif rest_follows and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                await body.read()
+                message = {"type": "http.response.body"}
+            await send(message)
+
+        await self._app(scope, body.receive, sent)
+
+
+class _Body:
+    """The unread rest of a body; `more` is whether any is left."""
+
+    def __init__(self, receive: Receive, limits: Limits) -> None:
+        self._receive, self._limits = receive, limits
+        self.more = True
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.more = message["type"] == "http.request" and message.get("more_body", False)
+        return message
+
+    async def read(self) -> None:
+        """Read it to its end, or as far as the limits allow."""
+        left = UNREAD_BYTES_MAX
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.body_s) as bound:
+                while self.more and left > 0:
+                    size = len((await self.receive()).get("body", b""))
+                    _prolong(bound, size, self._limits)
+                    left -= size
+
+
+PARSED_AT_ONCE_BYTES = 64 << 10
+"""A larger body is parsed in a thread."""
+VALUE_BYTES = 64
+"""Estimated memory of a value within a list or an object, besides its text."""
+INVALID_JSON = "invalid UTF-8 JSON"
+
+
+class NumberTooLongError(ValueError):
+    """An integer has more digits than Python parses."""
+
+    def __str__(self) -> str:
+        return f"an integer has more than {sys.get_int_max_str_digits()} digits"
+
+
+def checked_object(value: Any) -> dict[str, Any]:
+    """Return a value that is a JSON object. Raises `HTTPError` (400) otherwise."""
+    if not isinstance(value, dict):
+        raise bad_request("Request body must be a JSON object")
+    return value
+
+
+def decoded(raw: bytes, *, pausing: bool = False) -> Any:
+    """Return the value of JSON from a client. Raises `HTTPError` (400)."""
+    try:
+        return parsed(raw, pausing=pausing)
+    except NumberTooLongError as e:
+        raise bad_request(str(e)) from None
+    except RecursionError:
+        raise bad_request("the JSON is nested too deep") from None
+    except ValueError:
+        raise bad_request(INVALID_JSON) from None
+
+
+def parsed(raw: bytes, *, pausing: bool = False) -> Any:
+    """Return the value of JSON.
+
+    Raises `RecursionError` if it is nested too deep, otherwise `ValueError`: `NumberTooLongError`
+    if it is valid except for a long integer.
+
+    The parser holds the interpreter lock. With `pausing`, other threads run between two objects,
+    but not within an array of other values.
+    """
+    text = raw.decode(json.detect_encoding(raw), "surrogatepass")
+    try:
+        if not pausing or len(raw) <= PARSED_AT_ONCE_BYTES:
+            return _DECODER.decode(text)
+        with _collector_paused:
+            return _PAUSING.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python's, about the digits of an integer
+        raise NumberTooLongError from None
+
+
+def parsed_size(raw: bytes, start: int, end: int) -> int:
+    """Return the estimated memory of the value of `raw[start:end]`."""
+    values = raw.count(b",", start, end) + raw.count(b"[", start, end) + raw.count(b"{", start, end)
+    return end - start + VALUE_BYTES * values
+
+
+class _CollectorPause:
+    """Disables Python's garbage collector while at least one thread is inside.
+
+    The collector would scan all values parsed so far, again and again, and block other threads:
+    millions of empty arrays took five times as long. Parsing JSON creates no cyclic garbage.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._was_enabled = threading.Lock(), 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._was_enabled:
+                gc.enable()
+
+
+_collector_paused = _CollectorPause()
+
+
+def _kept(value: dict[str, Any]) -> dict[str, Any]:
+    return value  # a call into Python lets other threads run
+
+
+def _no_number(text: str) -> None:
+    raise json.JSONDecodeError(f"{text} is not valid JSON", text, 0)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+_PAUSING = json.JSONDecoder(parse_constant=_no_number, object_hook=_kept)

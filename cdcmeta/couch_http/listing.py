@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.responses import Response
 
-from cdcmeta.changes import layout
-from cdcmeta.changes.documents import ID_BYTES_MAX, checked_id, quoted
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database import PREFIX
+from cdcmeta.changes.database_layout import ChangeRow
+from cdcmeta.changes.database_state import DatabaseState
+from cdcmeta.changes.documents import ID_BYTES_MAX, checked_id, is_id, quoted
 from cdcmeta.changes.feed import Form, shaped
-from cdcmeta.changes.layout import Row
-from cdcmeta.changes.local import PREFIX
-from cdcmeta.changes.reading import rows_by_id
-from cdcmeta.changes.state import State
-from cdcmeta.couch_http.bodies import encoded
-from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.http_request import Call, whole
+from cdcmeta.couch_http.http_errors import bad_request
+from cdcmeta.couch_http.http_request import ServiceCall, whole
 from cdcmeta.couch_http.service import Limits
-from cdcmeta.couch_http.streaming import BatchSize, Streamed, pieces_of
+from cdcmeta.couch_http.streaming import BatchSize, Streamed, encoded, pieces_of
 from cdcmeta.errors import InvalidIdError
 from snapkv import Snapshot
 
+L = TypeVar("L")
 DESIGN, DESIGN_END = "_design/", "_design0"
 """All ids of design documents are between these."""
 QUERIES_MAX = 1_000
@@ -50,36 +49,34 @@ class Listing:
     form: Form
 
 
-async def all_docs(call: Call) -> Response:
+async def all_docs(call: ServiceCall) -> Response:
     """Answer `_all_docs`."""
-    listing = listing_of(call, await call.posted())
-    state = await call.service.read(call.db.state, call.as_of)
-    pieces = _pieces(state, listing, call.service.limits)
-    return await Streamed.started(call.service.stepped(pieces))
+    return await _answer(call, _pieces, listing_of(call, await call.posted()))
 
 
-async def design_docs(call: Call) -> Response:
+async def design_docs(call: ServiceCall) -> Response:
     """Answer `_design_docs`."""
-    listing = _of_design_docs(listing_of(call, await call.posted()))
-    state = await call.service.read(call.db.state, call.as_of)
-    pieces = _pieces(state, listing, call.service.limits)
-    return await Streamed.started(call.service.stepped(pieces))
+    return await _answer(call, _pieces, _of_design_docs(listing_of(call, await call.posted())))
 
 
-async def queries(call: Call) -> Response:
+async def queries(call: ServiceCall) -> Response:
     """Answer `_all_docs/queries`: several listings of one moment."""
     asked = (await call.posted()).get("queries")
     if not isinstance(asked, list) or not all(isinstance(query, dict) for query in asked):
         raise bad_request("`queries` must be a list of objects")
     if len(asked) > QUERIES_MAX:
         raise bad_request(f"`queries` has more than {QUERIES_MAX} queries")
-    listings = [listing_of(call, query) for query in asked]
+    return await _answer(call, _results, [listing_of(call, query) for query in asked])
+
+
+async def _answer(
+    call: ServiceCall, pieces: Callable[[DatabaseState, L, Limits], Iterator[bytes]], listing: L
+) -> Response:
     state = await call.service.read(call.db.state, call.as_of)
-    pieces = _results(state, listings, call.service.limits)
-    return await Streamed.started(call.service.stepped(pieces))
+    return await Streamed.started(call.service.stepped(pieces(state, listing, call.service.limits)))
 
 
-def _results(state: State, listings: list[Listing], limits: Limits) -> Iterator[bytes]:
+def _results(state: DatabaseState, listings: list[Listing], limits: Limits) -> Iterator[bytes]:
     between = b'{"results":[\n'
     for listing in listings:
         yield between
@@ -96,7 +93,7 @@ def _of_design_docs(listing: Listing) -> Listing:
     return replace(listing, start=start, end=end)
 
 
-def listing_of(call: Call, body: dict[str, Any], id_bytes: int = ID_BYTES_MAX) -> Listing:
+def listing_of(call: ServiceCall, body: dict[str, Any], id_bytes: int = ID_BYTES_MAX) -> Listing:
     """Return the options of a request; those in the body override the query.
 
     No id is longer than `id_bytes` bytes.
@@ -167,7 +164,7 @@ def _shortened(text: str, id_bytes: int) -> str:
     return text
 
 
-def _pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
+def _pieces(state: DatabaseState, listing: Listing, limits: Limits) -> Iterator[bytes]:
     total, _ = state.counts()
     offset = listing.skip if listing.start is None and listing.keys is None else None
     begin: dict[str, Any] = {"total_rows": total, "offset": offset}
@@ -192,7 +189,7 @@ def _pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
     yield from pieces_of(held, limits.piece_bytes)
 
 
-def _plain(state: State, listing: Listing) -> Iterator[bytes]:
+def _plain(state: DatabaseState, listing: Listing) -> Iterator[bytes]:
     """Yield the most common listing, ids and revisions in order, by string formatting."""
     found = state.revs(listing.start, listing.end, inclusive=listing.inclusive_end)
     rows, between = islice(found, listing.skip, _until(listing)), ""
@@ -207,47 +204,31 @@ def _until(listing: Listing) -> int | None:
     return None if listing.limit is None else listing.skip + listing.limit
 
 
-def _wanted(state: State, listing: Listing) -> Iterator[Row | str]:
+def _wanted(state: DatabaseState, listing: Listing) -> Iterator[ChangeRow | str]:
     """Return the rows that are wanted, and the keys for which there is none."""
     if listing.keys is not None:
         keys = reversed(listing.keys) if listing.descending else iter(listing.keys)
-        found: Iterator[Row | str] = _looked_up(state, keys)
+        found: Iterator[ChangeRow | str] = _looked_up(state, keys)
     elif listing.descending:
-        found = _downwards(state, listing)
+        rows = rows_descending(state, low=listing.end, high=listing.start)
+        found = (row for row in rows if listing.inclusive_end or row.id != listing.end)
     else:
-        found = _upwards(state, listing)
+        inclusive = listing.inclusive_end
+        found = state.documents(listing.start, listing.end, inclusive=inclusive, deleted=False)
     return islice(found, listing.skip, _until(listing))
 
 
-def _upwards(state: State, listing: Listing) -> Iterator[Row]:
-    return rows_by_id(state, listing.start, listing.end, inclusive=listing.inclusive_end)
-
-
-def _downwards(state: State, listing: Listing) -> Iterator[Row]:
-    rows = rows_descending(state, low=listing.end, high=listing.start)
-    if listing.end is None or listing.inclusive_end:
-        return rows
-    return (row for row in rows if row.id != listing.end)
-
-
-def _looked_up(state: State, keys: Iterator[str]) -> Iterator[Row | str]:
+def _looked_up(state: DatabaseState, keys: Iterator[str]) -> Iterator[ChangeRow | str]:
     while some := list(islice(keys, KEYS)):
-        ids = [key for key in dict.fromkeys(some) if _is_id(key)]
+        ids = [key for key in dict.fromkeys(some) if is_id(key)]
         winners = dict(zip(ids, state.winners(ids), strict=True))
         for key in some:
             winner = winners.get(key)
             yield key if winner is None else winner.row(key)
 
 
-def _is_id(key: str) -> bool:
-    try:
-        return bool(checked_id(key))
-    except InvalidIdError:
-        return False
-
-
 def _encoded(
-    state: State, listing: Listing, some: list[Row | str], between: bytes
+    state: DatabaseState, listing: Listing, some: list[ChangeRow | str], between: bytes
 ) -> Iterator[bytes]:
     """Yield rows as JSON; `between` precedes the first."""
     docs = _docs(state, listing.form, some) if listing.form.include_docs else {}
@@ -256,7 +237,7 @@ def _encoded(
         between = b",\n"
 
 
-def _docs(state: State, form: Form, some: list[Row | str]) -> dict[str, bytes]:
+def _docs(state: DatabaseState, form: Form, some: list[ChangeRow | str]) -> dict[str, bytes]:
     """Return the documents of rows as JSON by id; `null` for a deleted one."""
     rows = [row for row in some if not isinstance(row, str)]
     found: dict[str, bytes] = {}
@@ -270,7 +251,7 @@ def _missing(key: str) -> bytes:
     return encoded({"key": key, "error": "not_found"})
 
 
-def _row_of(row: Row, docs: dict[str, bytes]) -> bytes:
+def _row_of(row: ChangeRow, docs: dict[str, bytes]) -> bytes:
     id, deleted = quoted(row.id), "" if row.not_deleted else ',"deleted":true'
     text = f'{{"id":{id},"key":{id},"value":{{"rev":"{row.revision}"{deleted}}}'.encode()
     return b'%b,"doc":%b}' % (text, docs[row.id]) if docs else text + b"}"
@@ -282,19 +263,16 @@ Wanted: TypeAlias = tuple[str, bytes | None]
 """An id, and its key in the store; None for an id that no local document can have."""
 
 
-async def local_docs(call: Call) -> Response:
+async def local_docs(call: ServiceCall) -> Response:
     """Answer `_local_docs`; it has the options of `_all_docs`."""
     listing = listing_of(call, await call.posted(), len(PREFIX) + ID_BYTES_MAX)
-    state = await call.service.read(call.db.state, call.as_of)
-    pieces = _local_pieces(state, listing, call.service.limits)
-    return await Streamed.started(call.service.stepped(pieces))
+    return await _answer(call, _local_pieces, listing)
 
 
-def _local_pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
+def _local_pieces(state: DatabaseState, listing: Listing, limits: Limits) -> Iterator[bytes]:
     yield b'{"total_rows":null,"offset":null,"rows":['
     between, batch_size = b"\n", BatchSize(limits)
-    until = None if listing.limit is None else listing.skip + listing.limit
-    wanted = islice(_local_wanted(state, listing), listing.skip, until)
+    wanted = islice(_local_wanted(state, listing), listing.skip, _until(listing))
     while some := list(islice(wanted, batch_size.docs)):
         rows, size = _local_rows(state, some, listing.form.include_docs)
         found = deque([between + b",\n".join(rows)])
@@ -304,7 +282,7 @@ def _local_pieces(state: State, listing: Listing, limits: Limits) -> Iterator[by
     yield b"\n]}\n"
 
 
-def _local_wanted(state: State, listing: Listing) -> Iterator[Wanted]:
+def _local_wanted(state: DatabaseState, listing: Listing) -> Iterator[Wanted]:
     """Yield what the listing selects, in order. It reads keys only."""
     if listing.keys is not None:
         ids = reversed(listing.keys) if listing.descending else iter(listing.keys)
@@ -336,7 +314,9 @@ def _local_key(id: str) -> bytes | None:
         return None
 
 
-def _local_rows(state: State, some: list[Wanted], include_docs: bool) -> tuple[list[bytes], int]:
+def _local_rows(
+    state: DatabaseState, some: list[Wanted], include_docs: bool
+) -> tuple[list[bytes], int]:
     """Return rows as JSON, and how many bytes were read for them."""
     keys = dict.fromkeys(key for _, key in some if key is not None)
     entries = dict(zip(keys, state.snapshot.entries_of(keys), strict=True))
@@ -363,8 +343,8 @@ HELD_MAX = 1_000
 
 
 def rows_descending(
-    state: State, low: str | None, high: str | None, held_max: int = HELD_MAX
-) -> Iterator[Row]:
+    state: DatabaseState, low: str | None, high: str | None, held_max: int = HELD_MAX
+) -> Iterator[ChangeRow]:
     """Yield the rows of documents by id, from `high` down to `low`, without deleted ones.
 
     A count returns the number of keys. If they are more than `held_max`, one pass over the keys
@@ -386,7 +366,7 @@ def rows_descending(
 
 def _window(
     snapshot: Snapshot[bytes], start: bytes | None, end: bytes | None, count: int, held_max: int
-) -> Iterator[Row]:
+) -> Iterator[ChangeRow]:
     """Yield the rows in [start, end), which has `count` keys, in descending order."""
     if count <= held_max:
         found = layout.rows_of_winners(snapshot.items(layout.WINNER_PREFIX, start=start, end=end))

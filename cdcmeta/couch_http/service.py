@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 import anyio
 
 from cdcmeta.changes import ChangesDB, Edited
-from cdcmeta.couch_http.errors import HTTPError
+from cdcmeta.couch_http.http_errors import HTTPError
 from cdcmeta.couch_http.wakeup import Wakeups
 from cdcmeta.errors import EditUnknownError
 from snapkv import SnapshotKV, web
@@ -92,8 +92,8 @@ class Service:
         self.database = lru_cache(DATABASES_MAX)(partial(ServedDB, store, self.wakeups))
         self.id: str = store.info()["store_id"]
         self.cookies = None if login is None else Cookies(login, self.id, name=COOKIE)
-        self._callers = Threads(limits.callers, "cdcmeta caller")
-        self._readers = Threads(limits.readers, "cdcmeta reader")
+        self._callers = CallThreads(limits.callers, "cdcmeta caller")
+        self._readers = CallThreads(limits.readers, "cdcmeta reader")
 
     async def call(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that does not wait for changes."""
@@ -122,19 +122,8 @@ class ServedDB(ChangesDB):
         super().__init__(store, name)
         self._wakeups = wakeups
 
-    def bulk(
-        self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
-    ) -> list[Edited]:
-        """Store documents, and wake the waiting feeds."""
-        return self._woken(super().bulk(docs, timeout=timeout))
-
-    def replicate(
-        self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
-    ) -> list[Edited]:
-        """Store revisions made elsewhere, and wake the waiting feeds."""
-        return self._woken(super().replicate(docs, timeout=timeout))
-
-    def _woken(self, found: list[Edited]) -> list[Edited]:
+    def _many(self, *edits: Any) -> list[Edited]:
+        found = super()._many(*edits)
         self._wakeups.committed(self.name, (each.seq.timestamp for each in found if each.seq))
         return found
 
@@ -184,7 +173,7 @@ def run_edit(db: ChangesDB, edit: Callable[[], list[Edited]]) -> list[Edited]:
 _Job: TypeAlias = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
-class Threads:
+class CallThreads:
     """Up to `most` threads that run calls in turn; used by the event loop only.
 
     anyio's threads take two more turns of the event loop for each call, to allow cancelling.

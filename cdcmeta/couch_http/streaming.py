@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections import deque
@@ -14,8 +15,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cdcmeta.couch_http.bodies import encoded
-from cdcmeta.couch_http.errors import HTTPError, answer_of
+from cdcmeta.couch_http.http_errors import HTTPError, answer_of
 from cdcmeta.couch_http.service import Limits
 
 log = logging.getLogger(__name__)
@@ -143,6 +143,13 @@ async def _send_piece(send: Send, piece: bytes, *, more: bool) -> None:
 
 
 # --- answers of one JSON value ---
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def encoded(value: Any) -> bytes:
+    """Return a value as JSON."""
+    return _ENCODER.encode(value).encode()
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple, TypeAlias
 import anyio
 
 from cdcmeta.changes import Change, ChangesDB, Checkpoint
-from cdcmeta.changes.feed import Walk
+from cdcmeta.changes.database_state import DatabaseState
+from cdcmeta.changes.feed import FeedWalk
 from cdcmeta.changes.sequence import Sequence
-from cdcmeta.changes.state import State
-from cdcmeta.couch_http.errors import HTTPError
+from cdcmeta.couch_http.http_errors import HTTPError
 from snapkv import SnapshotKV
 
 # --- one state for many feeds: the same question is answered once ---
@@ -44,7 +44,7 @@ QUESTIONS_MAX = 8
 class WalkStart(NamedTuple):
     """A walk and its first changes; if these are all, `end` is its `last_seq` and `pending`."""
 
-    walk: Walk
+    walk: FeedWalk
     changes: list[Change]
     end: tuple[Sequence, int] | None
 
@@ -52,7 +52,7 @@ class WalkStart(NamedTuple):
 class SharedState:
     """A state, and the answers that feeds share; used by the event loop only."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: DatabaseState) -> None:
         self.state = state
         self._locks: dict[Hashable, anyio.Lock] = {}
         self._started: dict[Hashable, WalkStart | None] = {}
@@ -79,7 +79,7 @@ class SharedState:
         return self._started[question] or await begin()
 
 
-StartWalk: TypeAlias = Callable[[State], WalkStart]
+StartWalk: TypeAlias = Callable[[DatabaseState], WalkStart]
 Read: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a call in a thread."""
 SLICE_S = 0.5
@@ -205,7 +205,7 @@ class Wakeup:
             self._loop.call_soon_threadsafe(what, *args)  # type: ignore[arg-type]
 
 
-def _read(db: ChangesDB, begin: StartWalk) -> tuple[State, WalkStart]:
+def _read(db: ChangesDB, begin: StartWalk) -> tuple[DatabaseState, WalkStart]:
     state = db.state()
     return state, begin(state)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from cdcmeta.arguments import check_store
+from cdcmeta.argument_checks import check_seconds, check_store, checked_name
 from cdcmeta.errors import (
     GenerationUnavailableError,
     InvalidArgumentError,
@@ -17,7 +17,7 @@ from cdcmeta.errors import (
 )
 from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations.generation_layout import unchanged
-from cdcmeta.generations.known_generations import Generations, check_seconds
+from cdcmeta.generations.known_generations import Generations
 from cdcmeta.generations.log_member import Member
 from cdcmeta.generations.log_rows import (
     IMAGES,
@@ -107,8 +107,7 @@ class CdcLog:
         updates. With `postimage` the row after the change is logged after it. Use the same values
         for all writers of a table.
         """
-        if not isinstance(name, str) or not name:
-            raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
+        checked_name("a log's name", name)
         check_store(store)
         if not callable(getattr(streams, "stream", None)):
             raise InvalidArgumentError(

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cdcmeta.arguments import check_int
+from cdcmeta.argument_checks import check_int, check_seconds
 from cdcmeta.errors import (
     ConsumerTakenError,
     GenerationNotFoundError,
@@ -23,7 +23,6 @@ from cdcmeta.generations.generation_layout import (
     generations_at,
 )
 from cdcmeta.generations.generation_log import GenerationLog
-from cdcmeta.generations.known_generations import check_seconds
 from cdcmeta.generations.log_rows import SLOTS, LogRow, row_of, span_of, trimmed_at
 from snapkv import CommitUnknownError, ConflictError, Snapshot, When, pack
 from snapkv.times import dated

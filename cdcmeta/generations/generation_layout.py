@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
+from cdcmeta.argument_checks import checked_name
 from cdcmeta.errors import CorruptTopologyError, GenerationNotFoundError, InvalidArgumentError
 from cdcmeta.generations.tokens import Sharding
 from cdcmeta.generations.topology import Topology
@@ -261,14 +262,13 @@ def consumer_key(id: ConsumerId) -> bytes:
 
 def consumers_prefix(table: str, name: str) -> bytes:
     """Return the prefix of the keys of a consumer's workers; raises as `consumer_key`."""
-    if not isinstance(table, str) or not table:
-        raise InvalidArgumentError(f"a table's name is a text that is not empty, not {table!r}")
-    return pack(("consumer", table, _checked_name(name)))
+    names = checked_name("a table's name", table), checked_name("a consumer's name", name)
+    return pack(("consumer", *names))
 
 
 def old_consumer_key(name: str) -> bytes:
     """Return the key of older versions, which had no table; raises as `consumer_key`."""
-    return pack(("consumer", _checked_name(name)))
+    return pack(("consumer", checked_name("a consumer's name", name)))
 
 
 def consumer_of(key: bytes) -> ConsumerId:
@@ -326,12 +326,6 @@ def _elements(key: bytes) -> tuple[Any, ...]:
         return unpack(key)
     except InvalidTupleError as e:
         raise CorruptStoreError(f"not a key of a generation log: {key.hex():.80}") from e
-
-
-def _checked_name(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise InvalidArgumentError(f"a consumer's name is a text that is not empty, not {name!r}")
-    return name
 
 
 # --- what a log has at one moment ---

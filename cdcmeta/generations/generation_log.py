@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from cdcmeta.arguments import check_store
+from cdcmeta.argument_checks import check_seconds, check_store, checked_name
 from cdcmeta.errors import (
     ConsumerTakenError,
     ExpiryIncompleteError,
@@ -29,7 +29,7 @@ from cdcmeta.generations.generation_layout import (
     topology_at,
     unchanged,
 )
-from cdcmeta.generations.known_generations import DELAY_S_MAX, LEEWAY_S, Generations, check_seconds
+from cdcmeta.generations.known_generations import DELAY_S_MAX, LEEWAY_S, Generations
 from cdcmeta.generations.log_member import Member
 from cdcmeta.generations.log_rows import trim
 from cdcmeta.generations.streams import StreamId, limited_ring
@@ -114,8 +114,7 @@ class GenerationLog:
         check_seconds("leeway", leeway, most=DELAY_S_MAX)
         check_seconds("patience", patience)
         check_seconds("clock_skew_max", clock_skew_max)
-        if not isinstance(name, str) or not name:
-            raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
+        checked_name("a log's name", name)
         check_store(store)
         self.store, self.name, self.leeway = store, name, leeway
         self._patience, self._clock_skew = patience, 2 * propagation_delay

@@ -7,11 +7,11 @@ import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
+from cdcmeta.argument_checks import check_seconds
 from cdcmeta.errors import (
     CDCMetaError,
     GenerationUnavailableError,
@@ -357,12 +357,3 @@ class Generations:
         since = known.undecided_from
         message = f"a new generation may operate from {dated(since)} on, before {dated(ts)}"
         return GenerationUnavailableError("undecided", message, ts=ts, since=since)
-
-
-def check_seconds(what: str, seconds: object, *, most: float = inf) -> None:
-    """Raise `InvalidArgumentError` for an invalid duration, or one of more than `most`."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < inf:
-        raise InvalidArgumentError(f"{what} is seconds, not {seconds!r}")
-    if seconds > most:
-        shown = f"{seconds:g}" if seconds < 1e300 else "1e300 or more"
-        raise InvalidArgumentError(f"{what} is at most {most:,.0f} seconds, not {shown}")

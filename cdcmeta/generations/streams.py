@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from cdcmeta.arguments import check_int
+from cdcmeta.argument_checks import check_int
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.generations.tokens import (
     BIAS,

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cdcmeta.arguments import listed
+from cdcmeta.argument_checks import listed
 from cdcmeta.errors import InvalidArgumentError
 
 TOKEN_MIN, TOKEN_MAX = -(2**63) + 1, 2**63 - 1

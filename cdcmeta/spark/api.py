@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cdcmeta.changes.database_state import Since
 from cdcmeta.changes.feed import MAIN_ONLY
 from cdcmeta.changes.sequence import Sequence
-from cdcmeta.changes.state import Since
 from cdcmeta.spark.feed_options import is_time
 from cdcmeta.spark.feed_source import ChangesDataSource
 from snapkv import When

@@ -16,11 +16,12 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 
-from cdcmeta.changes import ChangesDB, layout
-from cdcmeta.changes.database import checked_name
+from cdcmeta.argument_checks import checked_database_name
+from cdcmeta.changes import ChangesDB
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import space_of
 from cdcmeta.changes.documents import Edit, Edited, edit_of, encoded
-from cdcmeta.changes.editing import Beside
-from cdcmeta.changes.relocation import space_of
+from cdcmeta.changes.editing import LocalWrite
 from cdcmeta.errors import DatabaseExistsError, EditUnknownError
 from cdcmeta.spark.feed_options import FORMAT, SEQUENCE, converted
 from cdcmeta.spark.feed_tasks import SCHEMA
@@ -77,7 +78,7 @@ def document_options(raw: Mapping[str, str], *, overwrite: bool) -> DocumentOpti
             errors.INVALID_OPTION, "documents are not overwritten as a whole: use mode append"
         )
     with converted():
-        options = DocumentOptions(location, texts, None, checked_name(texts["database"]))
+        options = DocumentOptions(location, texts, None, checked_database_name(texts["database"]))
     options.check()
     return options
 
@@ -223,7 +224,7 @@ class DocumentCommits:
         self._marker, self._count = replace(marker, revision=entry.revision), self._count + 1
         return True
 
-    def _edited(self, edits: list[Edit], beside: Beside) -> list[Edited]:
+    def _edited(self, edits: list[Edit], beside: LocalWrite) -> list[Edited]:
         """Commit edits once; an unknown outcome is looked up. Raises `ConflictError`."""
         for _ in range(TRIES):
             try:
@@ -244,15 +245,15 @@ class DocumentCommits:
         self._marker.check_alone(seen, self._batch)
         return False
 
-    def _beside(self, marker: Marker, rows: int) -> Beside:
+    def _beside(self, marker: Marker, rows: int) -> LocalWrite:
         note = self._batch.note_of(marker.done, rows, marker.total)
         if self._batch.name is None:
-            return Beside(note)
+            return LocalWrite(note)
         key, revision = self._key, self._marker.revision
         body = {"batch": marker.number, "done": marker.done, "total": marker.total}
         value = encoded(body | {"digest": marker.digest.hex()})
         guard: Guard = Absent(key) if revision is None else AtRevision(key, revision)
-        return Beside(note, {key: layout.local_value(self._count + 1, value)}, (guard,))
+        return LocalWrite(note, {key: layout.local_value(self._count + 1, value)}, (guard,))
 
     def _read(self) -> tuple[Marker, int]:
         """Return the marker, and how often it was written. One round trip."""

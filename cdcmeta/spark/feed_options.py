@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cdcmeta.changes.database import checked_name
+from cdcmeta.argument_checks import checked_database_name
+from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.sequence import Sequence
-from cdcmeta.changes.state import State
 from cdcmeta.errors import CDCMetaError, DatabaseNotFoundError, InvalidSequenceError
 from snapkv.spark.sources import (
     SourceError,
@@ -80,7 +80,7 @@ class FeedOptions(SourceOptions):
     database: str
     form: Form
 
-    def place_in(self, state: State, name: str, default: str, now_ms: int) -> Sequence:
+    def place_in(self, state: DatabaseState, name: str, default: str, now_ms: int) -> Sequence:
         """Return the place in the feed that an option names: an exclusive start or inclusive end.
 
         A few round trips for "now". Raises `SourceError`.
@@ -107,7 +107,7 @@ def parsed(raw: Mapping[str, str]) -> FeedOptions:
     if "database" not in texts:
         raise SourceError(errors.MISSING_OPTION, "name the database: .option('database', ...)")
     with converted():
-        database = checked_name(texts["database"])
+        database = checked_database_name(texts["database"])
     options = SourceOptions(place, texts, zone_in(texts))
     return FeedOptions(place, texts, options.zone, database, _form(options))
 
@@ -122,7 +122,7 @@ def _form(options: SourceOptions) -> Form:
     include_docs = options.flag("includeDocs", default=True)
     ids = None if (text := options.text("docIds")) is None else _ids(text)
     prefix = options.text("prefix", "") or ""
-    return Form.of(style=style, include_docs=include_docs, doc_ids=ids, prefix=prefix)
+    return Form(style=style, include_docs=include_docs, doc_ids=ids, prefix=prefix)
 
 
 def _ids(text: str) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from cdcmeta.changes.database_layout import ChangeRow
+from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.feed import Form
-from cdcmeta.changes.layout import Row
 from cdcmeta.changes.sequence import Sequence as Seq
-from cdcmeta.changes.state import State
 from cdcmeta.errors import InvalidSequenceError
 from cdcmeta.spark import feed_options as codes
 from cdcmeta.spark.feed_options import FOR_BATCHES, FeedOptions
@@ -139,7 +139,7 @@ class FeedStream(MicroBatches[FeedOffset]):
                 f"database {self._feed.name!r} was deleted and created again; {ANEW}",
             )
 
-    def _check_here(self, state: State) -> None:
+    def _check_here(self, state: DatabaseState) -> None:
         if state.database.moved:
             raise SourceError(
                 codes.DATABASE_RELOCATED,
@@ -152,7 +152,7 @@ def _at(present: Present) -> PinnedCommits:
     return PinnedCommits(present.store, present.head, present.head, present.head.revision)
 
 
-def last_place(rows: Iterable[Row], form: Form, limit: Limit) -> Seq | None:
+def last_place(rows: Iterable[ChangeRow], form: Form, limit: Limit) -> Seq | None:
     """Return the place at which a batch must end, None if it may have all rows.
 
     The place is after a whole commit; the first commit with rows always fits.
@@ -165,5 +165,5 @@ def last_place(rows: Iterable[Row], form: Form, limit: Limit) -> Seq | None:
     return None
 
 
-def _commit_of(row: Row) -> tuple[int, int]:
+def _commit_of(row: ChangeRow) -> tuple[int, int]:
     return row.sequence.incarnation, row.sequence.timestamp

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from cdcmeta.changes import layout
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import space_of
+from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.feed import Change, Form, shaped
-from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.sequence import Sequence
-from cdcmeta.changes.state import State
 from cdcmeta.spark.feed_options import FeedOptions, converted
 from snapkv import Snapshot
 from snapkv.spark.sources import (
@@ -97,11 +97,11 @@ class TaskFeed:
     space: Keyspace
     form: Form
 
-    def state(self, reader: Reader, commits: PinnedCommits) -> State:
+    def state(self, reader: Reader, commits: PinnedCommits) -> DatabaseState:
         """Return the database at a pinned moment; one round trip. Raises `SourceError`."""
         source = commits.moment(reader)
         with converted():
-            return State(Snapshot(source, self.space), self.name)
+            return DatabaseState(Snapshot(source, self.space), self.name)
 
 
 def feed_of(options: FeedOptions) -> TaskFeed:

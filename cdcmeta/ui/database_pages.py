@@ -10,14 +10,14 @@ from itertools import islice
 
 from markupsafe import Markup
 
-from cdcmeta.changes import ChangesDB, layout
+from cdcmeta.changes import ChangesDB
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import REGISTRY, ChangeRow, space_of
+from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.documents import checked_id
-from cdcmeta.changes.layout import Row as StoredRow
-from cdcmeta.changes.relocation import REGISTRY, space_of
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from cdcmeta.changes.sequence import START
 from cdcmeta.changes.sequence import Sequence as Seq
-from cdcmeta.changes.state import State
 from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError
 from cdcmeta.ui.page_requests import Listed, listed, looks_longer, needed, store_of, time_of
 from cdcmeta.ui.svg import picture, shape, text
@@ -431,7 +431,7 @@ def _utf8(start: str) -> bytes:
     return start.encode(errors="replace")
 
 
-def _database_row(store: SnapshotKV, state: State, name: str, exact: bool) -> DatabaseRow:
+def _database_row(store: SnapshotKV, state: DatabaseState, name: str, exact: bool) -> DatabaseRow:
     documents, deleted = _counts(state, exact)
     newest = state.newest()
     record = state.database
@@ -449,7 +449,7 @@ def _database_row(store: SnapshotKV, state: State, name: str, exact: bool) -> Da
     )
 
 
-def _counts(state: State, exact: bool) -> tuple[int, int] | tuple[None, None]:
+def _counts(state: DatabaseState, exact: bool) -> tuple[int, int] | tuple[None, None]:
     if not exact:
         few = islice(state.snapshot.keys(layout.ROW_PREFIX), COUNT_MAX + 1)
         if sum(1 for _ in few) > COUNT_MAX:
@@ -457,7 +457,7 @@ def _counts(state: State, exact: bool) -> tuple[int, int] | tuple[None, None]:
     return state.counts()
 
 
-def _document_rows(state: State, rows: list[StoredRow]) -> list[DocumentRow]:
+def _document_rows(state: DatabaseState, rows: list[ChangeRow]) -> list[DocumentRow]:
     several = [row.id for row in rows if row.branches > 1]
     conflicts = {
         id: sum(leaf.not_deleted for leaf in leaves)

@@ -1,7 +1,7 @@
 """What must hold of every stored database, read key by key past the library."""
 
 from cdcmeta import ChangesDB
-from cdcmeta.changes import layout
+from cdcmeta.changes import database_layout as layout
 from snapkv.errors import StoreClosedError
 from snapkv.tuples import unpack
 

@@ -9,7 +9,7 @@ from cases import cases
 from store.engines import EMBEDDED
 
 from cdcmeta import Change, Checkpoint, Sequence, Versionstamp
-from cdcmeta.changes import layout
+from cdcmeta.changes import database_layout as layout
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from snapkv import CompactedError
 

@@ -7,7 +7,7 @@ import pytest
 from store.wrapping import Counting, Wrapped, wrap_engines
 
 from cdcmeta import ChangesDB
-from cdcmeta.changes import layout
+from cdcmeta.changes import database_layout as layout
 from snapkv.engine.contract import Delete, Put, Range, Txn
 from snapkv.tuples import unpack
 

@@ -6,7 +6,7 @@ import pytest
 from store.wrapping import Intruding, wrap_engines
 
 from cdcmeta import ChangesDB
-from cdcmeta.changes import writing
+from cdcmeta.changes import editing
 from cdcmeta.errors import EditNotMadeError
 from snapkv import CommitTimeoutError, SnapshotKV
 
@@ -48,8 +48,8 @@ def slow(engines, db, monkeypatch):
         now[0] += 4
 
     engines[0].intrude = intrude
-    monkeypatch.setattr(writing, "monotonic", lambda: now[0])
-    monkeypatch.setattr(writing, "HEAD_TRIES", 0)
+    monkeypatch.setattr(editing, "monotonic", lambda: now[0])
+    monkeypatch.setattr(editing, "HEAD_TRIES", 0)
     monkeypatch.setattr(SnapshotKV, "guards_max", 4)
     return db
 

@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdcmeta import Sequence, Versionstamp
-from cdcmeta.changes import layout
-from cdcmeta.changes.layout import Row
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import ChangeRow
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from snapkv.errors import CorruptStoreError
 from snapkv.tuples import pack
@@ -27,7 +27,7 @@ def test_a_row_is_read_as_it_was_written(incarnation, id, position, hash, not_de
     tree = Tree((leaf, *[Leaf(False, Revision(1, bytes([n] * 16))) for n in range(others)]))
     key = layout.row_key(sequence)
     row = layout.row_of(key, layout.stored(b"winner", id, tree, sequence)[key])
-    assert row == Row(sequence, id, Revision(position, hash), 1 + others, not_deleted)
+    assert row == ChangeRow(sequence, id, Revision(position, hash), 1 + others, not_deleted)
     assert [type(each) for each in row] == [Sequence, str, Revision, int, bool]
 
 

@@ -55,7 +55,7 @@ def test_a_database_in_another_store_goes_on(db, place, clock):
 
 
 def test_a_move_that_was_interrupted_goes_on(db, place, clock, monkeypatch):
-    from cdcmeta.changes import relocation
+    from cdcmeta.changes import database as relocation
 
     db.bulk([{"_id": f"d{n}"} for n in range(30)])
     to = place.open(clock=clock, name="there")
@@ -108,7 +108,7 @@ def test_a_moved_database_takes_no_edits_of_any_kind(db, place, clock):
 
 
 def test_two_moves_at_once_make_one_whole_database(db, place, clock, monkeypatch):
-    from cdcmeta.changes import relocation
+    from cdcmeta.changes import database as relocation
 
     db.bulk([{"_id": f"d{n}"} for n in range(60)])
     stores = [place.open(clock=clock, name="there") for _ in range(2)]

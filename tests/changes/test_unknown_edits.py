@@ -72,13 +72,13 @@ def test_the_caller_gives_up_and_it_never_happened(losing):
 
 def test_a_bulk_in_parts_of_which_one_is_unknown(losing, monkeypatch):
     """What was stored, what became of the unknown part, and what was never tried: each is told."""
-    from cdcmeta.changes import writing
+    from cdcmeta.changes import editing
     from cdcmeta.errors import EditNotMadeError
     from snapkv import SnapshotKV
 
     db, engine = losing
     db.put({"_id": "warm"})
-    monkeypatch.setattr(writing, "HEAD_TRIES", 0)
+    monkeypatch.setattr(editing, "HEAD_TRIES", 0)
     monkeypatch.setattr(SnapshotKV, "guards_max", 4)
     engine.plan = ["fine", "after, then cut"]
     with pytest.raises(EditUnknownError) as caught:

@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from cdcmeta.changes.layout import Row
-from cdcmeta.changes.reading import rows_by_id
+from cdcmeta.changes.database_layout import ChangeRow
 from cdcmeta.couch_http import Limits
 from cdcmeta.couch_http.listing import HELD_MAX, rows_descending
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def rows_held() -> int:
-    return sum(type(each) is Row for each in gc.get_objects())
+    return sum(type(each) is ChangeRow for each in gc.get_objects())
 
 
 def branch(id: str, letter: str) -> dict:
@@ -52,7 +51,7 @@ def mixed(served):
 def test_it_is_the_listing_backwards(mixed, held_max):
     """Also when marks stand between marks: two held at once make eight levels of them."""
     state = mixed.lib.state()
-    rows = list(rows_by_id(state, None))
+    rows = list(state.documents(deleted=False))
     assert list(rows_descending(state, None, None, held_max)) == rows[::-1]
     random = Random(held_max)
     for _ in range(20):

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from cdcmeta.changes.state import State
+from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.couch_http import Limits
 from cdcmeta.couch_http.streaming import BatchSize, pieces_of
 
@@ -51,13 +51,13 @@ def test_rows_in_pieces(size, expected):
 @pytest.fixture
 def reads(monkeypatch):
     """Return how many documents were read together, each time."""
-    found, bodies = [], State.bodies
+    found, bodies = [], DatabaseState.bodies
 
     def counted(state, wanted):
         found.append(len(wanted))
         return bodies(state, wanted)
 
-    monkeypatch.setattr(State, "bodies", counted)
+    monkeypatch.setattr(DatabaseState, "bodies", counted)
     return found
 
 

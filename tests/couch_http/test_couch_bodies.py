@@ -12,7 +12,7 @@ import httpx
 import pytest
 import requests
 
-from cdcmeta.couch_http import Limits, Login, bodies
+from cdcmeta.couch_http import Limits, Login, http_request
 
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until
@@ -97,10 +97,10 @@ def test_a_bomb(own):
 
 
 def test_a_bomb_within_the_size(own, monkeypatch):
-    monkeypatch.setattr(bodies, "RATIO_FREE_BYTES", 100_000)
+    monkeypatch.setattr(http_request, "RATIO_FREE_BYTES", 100_000)
     db = own().database()
     answer = db("PUT", "d", content=bomb(200_000), headers=JSON_GZIP)
-    reason = f"the body unpacks to more than {bodies.RATIO_MAX} times its size"
+    reason = f"the body unpacks to more than {http_request.RATIO_MAX} times its size"
     assert error_of(answer) == (413, "too_large", reason)
     assert db("PUT", "d", content=bomb(90_000), headers=JSON_GZIP).status_code == 201
 
@@ -192,7 +192,7 @@ def test_a_connection_goes_on_after_a_small_body_that_nobody_read(db):
 @pytest.mark.parametrize("length", ["Content-Length: 99999999999", "Transfer-Encoding: chunked"])
 def test_a_body_that_nobody_wants_has_an_end(own, monkeypatch, length):
     """Neither much of it nor waiting for it keeps a connection."""
-    monkeypatch.setattr(bodies, "UNREAD_BYTES_MAX", 5_000_000)
+    monkeypatch.setattr(http_request, "UNREAD_BYTES_MAX", 5_000_000)
     db = own(limits=Limits(body_s=0.5)).database()
     head = f"PATCH /{db.lib.name}/d HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n"
     for chunk in (b"", b"fffff\r\n" + b"x" * 0xFFFFF + b"\r\n"):

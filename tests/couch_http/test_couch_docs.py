@@ -9,8 +9,8 @@ import pytest
 import typer.main
 
 from cdcmeta.cli.app import app
-from cdcmeta.couch_http.app import ROUTES
-from cdcmeta.couch_http.errors import _ANSWERS
+from cdcmeta.couch_http.couch_server import ROUTES
+from cdcmeta.couch_http.http_errors import _ANSWERS
 from tests.project.pages import ROOT, blocks_of, pages_run_by
 
 PAGES = pages_run_by("test_every_session_over_http_gives_what_it_shows")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cdcmeta.changes import layout
+from cdcmeta.changes import database_layout as layout
 
 from .served import error_of
 from .test_couch_documents import UNKNOWN, branch, revision

@@ -5,8 +5,7 @@ import pytest
 import snapkv
 from cdcmeta import errors
 from cdcmeta.changes import ChangesDB
-from cdcmeta.changes.database import Edited
-from cdcmeta.changes.local import LocalDocs
+from cdcmeta.changes.database import Edited, LocalDocs
 from cdcmeta.errors import EditUnknownError
 from snapkv.errors import (
     CommitTimeoutError,

@@ -128,17 +128,17 @@ def test_heartbeats_of_events(db):
 
 def test_heartbeats_while_a_filter_leaves_everything_out(own, monkeypatch):
     """Also when reading takes longer than a heartbeat: each step here waits for the test."""
-    from cdcmeta.changes.feed import Walk
+    from cdcmeta.changes.feed import FeedWalk
 
     db = own().database()
     db.lib.bulk([{"_id": f"d{n}"} for n in range(50)])
-    step, go = Walk.step, threading.Semaphore(1)
+    step, go = FeedWalk.step, threading.Semaphore(1)
 
     def slow(walk, rows_max):
         assert go.acquire(timeout=WAIT_S)
         return step(walk, rows_max)
 
-    monkeypatch.setattr(Walk, "step", slow)
+    monkeypatch.setattr(FeedWalk, "step", slow)
     with db.feed({"selector": {"no": 1}}, feed="normal", filter="_selector", heartbeat=50) as feed:
         assert feed.line() == '{"results":['
         assert [feed.line() for _ in range(4)] == [""] * 4
@@ -225,19 +225,19 @@ def test_a_waker_is_shared_and_used_again(db, monkeypatch):
 
 def test_a_store_that_fails_breaks_feeds_off(own, monkeypatch):
     """Half a page is never taken for a whole one."""
-    from cdcmeta.changes.following import Follower
+    from cdcmeta.changes.feed import DatabaseFollower
     from snapkv.errors import EngineUnavailableError
 
     db = own().database()
     failing = threading.Event()
-    wait = Follower.next_within
+    wait = DatabaseFollower.next_within
 
     def fails(follower, timeout):
         if failing.is_set():
             raise EngineUnavailableError("no etcd at hand")
         return wait(follower, 0.02)
 
-    monkeypatch.setattr(Follower, "next_within", fails)
+    monkeypatch.setattr(DatabaseFollower, "next_within", fails)
     url = f"{db.served.server.url}{db.lib.name}/_changes?feed=longpoll&since=now"
     with httpx.Client(timeout=WAIT_S) as http, http.stream("GET", url) as answer:
         lines = answer.iter_lines()

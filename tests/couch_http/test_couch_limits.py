@@ -11,13 +11,13 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from cdcmeta.changes.feed import Walk
+from cdcmeta.changes.feed import FeedWalk
 from cdcmeta.changes.selector import Selector
 from cdcmeta.couch_http import Limits, Login
-from cdcmeta.couch_http import changes_query as params
+from cdcmeta.couch_http import changes_feed as params
 from cdcmeta.couch_http import http_request as call
 from cdcmeta.couch_http import wakeup as waking
-from cdcmeta.couch_http.bodies import decoded, parsed
+from cdcmeta.couch_http.http_request import decoded, parsed
 
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until, waits
@@ -209,7 +209,7 @@ def test_a_reader_that_is_slow_holds_up_the_reading(own, monkeypatch, feed):
     for n in range(100):
         db.lib.put({"_id": f"d{n:03}", "text": "x" * 300_000})
     read = 0
-    step = Walk.step
+    step = FeedWalk.step
 
     def counted(walk, rows_max):
         nonlocal read
@@ -217,7 +217,7 @@ def test_a_reader_that_is_slow_holds_up_the_reading(own, monkeypatch, feed):
         read += len(rows)
         return rows
 
-    monkeypatch.setattr(Walk, "step", counted)
+    monkeypatch.setattr(FeedWalk, "step", counted)
     with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         path = f"/{db.lib.name}/_changes?include_docs=true&feed={feed}&heartbeat=20"

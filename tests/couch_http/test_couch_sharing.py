@@ -13,8 +13,7 @@ import pytest
 from store.wrapping import Counting, wrap_engines
 
 from cdcmeta import ChangesDB
-from cdcmeta.changes.feed import Walk
-from cdcmeta.changes.following import Follower
+from cdcmeta.changes.feed import DatabaseFollower, FeedWalk
 from cdcmeta.couch_http.wakeup import QUESTIONS_MAX, SharedState, Wakeup, WalkStart
 
 from .crowd import Crowd
@@ -241,8 +240,8 @@ def test_a_page_for_many_is_read_once(own, monkeypatch, more):
     served = own()
     db = served.database()
     since = str(db.lib.put({"_id": "before"}).seq)
-    step, walks = Walk.step, []
-    monkeypatch.setattr(Walk, "step", lambda walk, n: walks.append(walk) or step(walk, n))
+    step, walks = FeedWalk.step, []
+    monkeypatch.setattr(FeedWalk, "step", lambda walk, n: walks.append(walk) or step(walk, n))
     path = f"/{db.lib.name}/_changes?feed=longpoll{more}"
     crowd = Crowd(served.server.port, path, 100, rounds=1)
 
@@ -313,7 +312,7 @@ def test_a_database_that_others_made_again(db):
 def test_an_edit_over_http_wakes_before_the_follower_finds_it(db, monkeypatch, write):
     rev = db.lib.put({"_id": "there"}).rev
     since, name = db.changes()["last_seq"], db.lib.name
-    monkeypatch.setattr(Follower, "next_within", lambda self, timeout: time.sleep(timeout))
+    monkeypatch.setattr(DatabaseFollower, "next_within", lambda self, timeout: time.sleep(timeout))
     told: queue.Queue[dict] = queue.Queue()
 
     def wait() -> None:

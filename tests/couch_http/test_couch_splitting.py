@@ -7,7 +7,7 @@ import pytest
 
 from cdcmeta.changes.documents import encoded
 from cdcmeta.couch_http.bulk import BulkBody, shallow, split
-from cdcmeta.couch_http.errors import HTTPError, bad_request
+from cdcmeta.couch_http.http_errors import HTTPError, bad_request
 from cdcmeta.errors import InvalidDocumentError
 
 SEED = 20_240_611

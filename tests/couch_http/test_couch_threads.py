@@ -10,14 +10,14 @@ import pytest
 import snapkv
 from cdcmeta.changes import ChangesDB
 from cdcmeta.couch_http import wakeup as waking
-from cdcmeta.couch_http.app import Routes
-from cdcmeta.couch_http.service import ServedDB, Threads
+from cdcmeta.couch_http.couch_server import Routes
+from cdcmeta.couch_http.service import CallThreads, ServedDB
 
 pytestmark = pytest.mark.slow
 
 
 def run_with(most: int, do):
-    threads = Threads(most, "test")
+    threads = CallThreads(most, "test")
     try:
         return anyio.run(do, threads)
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 import snapkv
 from cdcmeta import ChangesDB
-from cdcmeta.couch_http import databases
+from cdcmeta.couch_http import database_routes
 from snapkv.errors import EngineUnavailableError
 
 from .served import WAIT_S, error_of
@@ -138,14 +138,14 @@ def test_a_change_during_a_request_is_reported_once(http, monkeypatch):
     """It comes after the moment of which the answer is, and before the database is read."""
     db = ChangesDB(http.store, "a").create()
     since = page(http)["last_seq"]
-    real = databases.databases
+    real = database_routes.databases
 
     def changes(*args, **more):
-        monkeypatch.setattr(databases, "databases", real)
+        monkeypatch.setattr(database_routes, "databases", real)
         db.put({})
         return real(*args, **more)
 
-    monkeypatch.setattr(databases, "databases", changes)
+    monkeypatch.setattr(database_routes, "databases", changes)
     first = page(http, since=since)
     second = page(http, since=first["last_seq"])
     assert rows(first) + rows(second) == [("a", "updated")]
@@ -193,7 +193,7 @@ def test_an_error_before_the_answer_begins(http, monkeypatch, feed):
     def fails(*args, **more):
         raise EngineUnavailableError("no etcd")
 
-    monkeypatch.setattr(databases, "databases", fails)
+    monkeypatch.setattr(database_routes, "databases", fails)
     answer = http.http.get(f"/_db_updates?feed={feed}&heartbeat=50")
     assert error_of(answer) == (503, "service_unavailable", "no etcd")
 
@@ -211,7 +211,7 @@ def test_an_error_behind_the_beginning_breaks_the_answer_off(http, monkeypatch, 
     url = f"{http.server.url}_db_updates?feed={feed}&since=now{heartbeat}"
     with httpx.stream("GET", url, timeout=WAIT_S) as answer:
         assert answer.status_code == 200
-        monkeypatch.setattr(databases, "databases", fails)
+        monkeypatch.setattr(database_routes, "databases", fails)
         db.put({})
         with pytest.raises(httpx.RemoteProtocolError):
             answer.read()

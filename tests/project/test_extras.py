@@ -251,7 +251,8 @@ with snapkv.open({url!r}) as store:
 
 def test_the_help_of_serve_shows_the_servers_own_defaults() -> None:
     from cdcmeta.cli import server_commands
-    from cdcmeta.couch_http import Limits, server
+    from cdcmeta.couch_http import Limits
+    from cdcmeta.couch_http import couch_server as server
 
     assert (server_commands.HOST, server_commands.PORT) == (server.HOST, server.PORT)
     defaults = Limits()

@@ -32,7 +32,7 @@ FLOORS = [
         snapkv.ui
         snapkv
         snapkv.spark snapkv.pytest_plugin cdcmeta.errors
-        snapkv.cli cdcmeta.arguments
+        snapkv.cli cdcmeta.argument_checks
         cdcmeta.changes cdcmeta.generations cdcmeta.scheduler
         cdcmeta
         cdcmeta.couch_http cdcmeta.scheduler.executors cdcmeta.scheduler.transport cdcmeta.spark
@@ -81,7 +81,7 @@ CLIENTS = {
         "snapkv.coordination.requests",
         "snapkv.spark.batch_commits",
         "snapkv.spark.value_formats",
-        "cdcmeta.changes.layout",
+        "cdcmeta.changes.database_layout",
         "cdcmeta.generations.generation_layout",
         "cdcmeta.generations.log_rows",
         "cdcmeta.scheduler.executors.store_sink",

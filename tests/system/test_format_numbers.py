@@ -6,7 +6,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from cdcmeta.changes import layout as changes
+from cdcmeta.changes import database_layout as changes
 from cdcmeta.generations import StreamId, log_rows
 from cdcmeta.generations import generation_layout as generations
 from cdcmeta.scheduler.protocol import encoding
@@ -63,14 +63,14 @@ def changed(raw, format):
 
 @pytest.mark.parametrize("format", [7, "text"])
 def test_a_record_of_another_format_names_it(format):
-    database = changed(changes.Database(bytes(16)).encode(), format)
+    database = changed(changes.DatabaseRecord(bytes(16)).encode(), format)
     made = generations.Generation(5, bytes(16), bytes(8), 1, 1, 5)
     generation = changed(generations.encode(made), format)
     row = log_rows.LogRow(Versionstamp(5), StreamId.fromhex("00" * 15 + "01"), b"k", b"v")
     ((key, value),) = log_rows.encoded([row]).items()
     assert log_rows.row_of(key, value) == row
     for decode in (
-        lambda: changes.Database.decode(database),
+        lambda: changes.DatabaseRecord.decode(database),
         lambda: generations.decode(generations.Generation, generation),
         lambda: log_rows.row_of(key, changed(value, format)),
     ):

@@ -23,13 +23,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
-from cdcmeta.changes import layout
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import REGISTRY, ChangeRow, DatabaseRecord, space_of
+from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.documents import revisions_member, shown_as_json
-from cdcmeta.changes.layout import Database, Row
-from cdcmeta.changes.relocation import REGISTRY, space_of
 from cdcmeta.changes.revisions import Leaf, Revision
 from cdcmeta.changes.sequence import START
-from cdcmeta.changes.state import State
 from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
 from cdcmeta.scheduler.executors.contracts import Part, WatchFeed
 from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV
@@ -104,9 +103,9 @@ class DatabasesSource:
         """
         space = self._store.space(space_of(table))
         try:
-            state = State(space.at(at), table)
+            state = DatabaseState(space.at(at), table)
         except CompactedError:
-            state = State(space.at(), table)
+            state = DatabaseState(space.at(), table)
         self._check(table, state.database)
         after = state.database.sequence_at(since) if since > 0 else START
         while True:
@@ -118,14 +117,14 @@ class DatabasesSource:
                     after = page[-1].sequence
                 return
             except CompactedError:  # the index is in the order of changes: what follows is new
-                state = State(space.at(), table)
+                state = DatabaseState(space.at(), table)
                 self._check(table, state.database)
 
     def now(self) -> int:
         """Return the timestamp of the newest commit."""
         return self._store.resolved()
 
-    def _check(self, name: str, database: Database) -> None:
+    def _check(self, name: str, database: DatabaseRecord) -> None:
         """Raise the error of a database that was moved, or deleted and created again."""
         if database.moved:
             raise _moved(name)
@@ -153,7 +152,7 @@ class DatabasesSource:
             if raw is None:
                 return DatabaseNotFoundError(f"database {name!r} was deleted")
             try:
-                self._check(name, Database.decode(raw))
+                self._check(name, DatabaseRecord.decode(raw))
             except (DatabaseNotFoundError, DatabaseRelocatedError) as e:
                 return e
         rows = [
@@ -169,12 +168,12 @@ class DatabasesSource:
             found = list(_documents(self._state(name, commit.revision), rows, commit, superseded))
         return Changes(commit, tuple(each for each in found if each is not None))
 
-    def _state(self, name: str, revision: int) -> State:
+    def _state(self, name: str, revision: int) -> DatabaseState:
         space = self._store.space(space_of(name))
         try:
-            return State(space.at(revision=revision), name)
+            return DatabaseState(space.at(revision=revision), name)
         except CompactedError:
-            return State(space.at(), name)  # its leaves are these or follow them
+            return DatabaseState(space.at(), name)  # its leaves are these or follow them
 
     def _escaped(self, name: str, spaces: bytes) -> bytes:
         prefix = self._store.reader.layout.space(f"{REGISTRY}/{name}").prefix
@@ -192,7 +191,7 @@ def _superseded(keys: dict[bytes, bytes | None]) -> Superseded:
 
 
 def _lone_document(
-    row: Row, keys: dict[bytes, bytes | None], commit: Commit, superseded: Superseded
+    row: ChangeRow, keys: dict[bytes, bytes | None], commit: Commit, superseded: Superseded
 ) -> Change[str] | None:
     """Return a document without conflicts from the keys of a commit; None if they have not all."""
     winner = keys.get(layout.winner_key(row.id))
@@ -204,7 +203,7 @@ def _lone_document(
 
 
 def _documents(
-    state: State, rows: Iterable[Row], commit: Commit, superseded: Superseded | None
+    state: DatabaseState, rows: Iterable[ChangeRow], commit: Commit, superseded: Superseded | None
 ) -> Iterator[Change[str]]:
     """Yield documents with all their leaves. Two round trips, and one more with conflicts."""
     ids = [row.id for row in rows]

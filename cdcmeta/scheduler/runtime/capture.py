@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cdcmeta.arguments import check_store
+from cdcmeta.argument_checks import check_store
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.agent import Agent
 from cdcmeta.scheduler.core.states import Limits

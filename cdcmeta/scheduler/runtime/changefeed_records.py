@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from cdcmeta.changes.database import checked_name
+from cdcmeta.argument_checks import checked_database_name
 from cdcmeta.errors import InvalidArgumentError, InvalidNameError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.executors.contracts import NAME_IN_URL, WHOLE
@@ -261,7 +261,7 @@ def check_databases(names: tuple[str, ...], sink: str) -> None:
         raise InvalidArgumentError(f"give up to {TABLES_MAX:,} databases, each once")
     for name in names:
         try:
-            checked_name(name)
+            checked_database_name(name)
         except InvalidNameError as e:
             raise InvalidArgumentError(f"a database: {e}") from e
     if sink.startswith("couch+") and len(names) > 1 and NAME_IN_URL not in sink:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from cdcmeta.arguments import check_store, listed
+from cdcmeta.argument_checks import check_store, listed
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import changefeed_records as records

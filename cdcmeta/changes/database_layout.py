@@ -32,6 +32,8 @@ from cdcmeta.changes.sequence import STAMP_BYTES, Sequence
 from snapkv.errors import CorruptStoreError, FormatError
 from snapkv.tuples import Versionstamp, pack, range_of, unpack
 
+REGISTRY = "changes"
+"""The space whose keys are the names of databases."""
 FORMAT = 0
 DATABASE = pack(("db",))
 CLAIM = pack(("claim",))
@@ -57,7 +59,7 @@ _USUAL_WINNER = re.compile(
 """The same for most winners, in a database's first incarnation."""
 
 
-class Row(NamedTuple):
+class ChangeRow(NamedTuple):
     """A row of the index: a document's last edit, as in RFC 003."""
 
     sequence: Sequence
@@ -74,13 +76,15 @@ class Winner(NamedTuple):
     branches: int
     leaf: Leaf
 
-    def row(self, id: str) -> Row:
+    def row(self, id: str) -> ChangeRow:
         """Return its row of the index."""
-        return Row(self.sequence, id, self.leaf.revision, self.branches, self.leaf.not_deleted)
+        return ChangeRow(
+            self.sequence, id, self.leaf.revision, self.branches, self.leaf.not_deleted
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class DatabaseRecord:
     """The record of a database; `eras` holds each incarnation's last timestamp, oldest first.
 
     The incarnation is the number of ended eras. `moved` is True once it was moved elsewhere.
@@ -108,7 +112,7 @@ class Database:
         return msgpack.packb(fields | limits)  # type: ignore[no-any-return]
 
     @classmethod
-    def decode(cls, raw: bytes) -> Database:
+    def decode(cls, raw: bytes) -> DatabaseRecord:
         """Return the record of some bytes. Raises `CorruptStoreError`, `FormatError`."""
         try:
             fields = msgpack.unpackb(raw)
@@ -123,6 +127,11 @@ class Database:
 
 
 # --- keys ---
+
+
+def space_of(name: str) -> str:
+    """Return the name of a database's space."""
+    return f"{REGISTRY}/{name}"
 
 
 def row_key(sequence: Sequence) -> bytes:
@@ -229,12 +238,12 @@ def _beside_winner(id: str, tree: Tree) -> dict[bytes, bytes]:
     return found
 
 
-def row_of(key: bytes, value: bytes) -> Row:
+def row_of(key: bytes, value: bytes) -> ChangeRow:
     """Return the row of a key and a value. Raises `CorruptStoreError`."""
     try:
         if usual := _USUAL_ROW.fullmatch(value):  # the usual case, in a third of the time
             name, (position,), hash, (branches,), not_deleted = usual.groups()
-            return Row(
+            return ChangeRow(
                 sequence_of(key),
                 name.decode(),
                 Revision(position, _unescaped(hash)),
@@ -243,7 +252,7 @@ def row_of(key: bytes, value: bytes) -> Row:
             )
         format, id, position, hash, branches, not_deleted = unpack(value)
         _check_format(format)
-        return Row(sequence_of(key), id, Revision(position, hash), branches, not_deleted)
+        return ChangeRow(sequence_of(key), id, Revision(position, hash), branches, not_deleted)
     except (ValueError, TypeError) as e:
         raise CorruptStoreError(f"the row {key.hex()} cannot be read: {e}") from e
 
@@ -260,7 +269,7 @@ def winner_of(raw: bytes) -> Winner:
         raise CorruptStoreError(f"a document's winner cannot be read: {e}") from e
 
 
-def rows_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[Row]:
+def rows_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[ChangeRow]:
     """Yield the rows of the winners, from the keys and values of all revisions."""
     start = len(WINNER_PREFIX) + 1
     for key, value in items:
@@ -268,7 +277,7 @@ def rows_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[Row]:
         # not another leaf's key, and no zero in the id
         if usual and key.find(0, start) == len(key) - 1:
             stamp, (branches,), not_deleted, (position,), hash = usual.groups()
-            yield Row(
+            yield ChangeRow(
                 Sequence(0, Versionstamp.from_bytes(stamp)),
                 key[start:-1].decode(),
                 Revision(position, _unescaped(hash)),

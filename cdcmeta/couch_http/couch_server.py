@@ -1,42 +1,46 @@
-"""The application: the table of paths and methods, and the function that answers each."""
+"""The server of a store: its paths and methods, with the function that answers each."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
+from itertools import product
 from typing import Generic, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cdcmeta.couch_http import auth, bulk, databases, documents, listing
-from cdcmeta.couch_http import changes as feed
-from cdcmeta.couch_http.auth import with_cors, with_hosts, with_login
-from cdcmeta.couch_http.bodies import BodyDrain
-from cdcmeta.couch_http.errors import (
+from cdcmeta.couch_http import auth, bulk, database_routes, document_routes, listing
+from cdcmeta.couch_http import changes_feed as feed
+from cdcmeta.couch_http.auth import checked_origins, with_cors, with_hosts, with_login
+from cdcmeta.couch_http.http_errors import (
     HTTPError,
     answer_of,
     method_not_allowed,
     not_found,
     not_implemented,
+    own_errors,
 )
-from cdcmeta.couch_http.http_request import Call
-from cdcmeta.couch_http.service import Service
+from cdcmeta.couch_http.http_request import BodyDrain, ServiceCall
+from cdcmeta.couch_http.service import Limits, Service
 from cdcmeta.couch_http.streaming import error_answer
+from snapkv import SnapshotKV, web
+from snapkv.web import HOST, Listener, Login
 
-Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+Handler: TypeAlias = Callable[[ServiceCall], Awaitable[Response]]
 
 
-async def _absent(call: Call) -> Response:
+async def _absent(call: ServiceCall) -> Response:
     raise not_implemented(call.request.scope["path"].rpartition("/")[2])
 
 
-async def _deeper(call: Call) -> Response:
+async def _deeper(call: ServiceCall) -> Response:
     raise not_implemented("everything below a document (attachments, views)")
 
 
-async def _nothing(call: Call) -> Response:
+async def _nothing(call: ServiceCall) -> Response:
     raise not_found()
 
 
@@ -52,25 +56,25 @@ _NOT_SERVED = (
 """CouchDB's paths that clients ask for, and whose absence (404) they accept."""
 _EVERY = ("GET", "POST", "PUT", "DELETE", "COPY")
 _DOCUMENT: Mapping[str, Handler] = {
-    "GET": documents.get,
-    "PUT": documents.put,
-    "DELETE": documents.delete,
+    "GET": document_routes.get,
+    "PUT": document_routes.put,
+    "DELETE": document_routes.delete,
 }
-_COPIED = {**_DOCUMENT, "COPY": documents.copy}
+_COPIED = {**_DOCUMENT, "COPY": document_routes.copy}
 ROUTES: Mapping[str, Mapping[str, Handler]] = {
-    "/": {"GET": databases.welcome},
-    "/_up": {"GET": databases.up},
-    "/_all_dbs": {"GET": databases.names},
-    "/_dbs_info": {"GET": databases.many_facts, "POST": databases.many_facts},
-    "/_db_updates": {"GET": databases.db_updates},
-    "/_uuids": {"GET": databases.uuids},
+    "/": {"GET": database_routes.welcome},
+    "/_up": {"GET": database_routes.up},
+    "/_all_dbs": {"GET": database_routes.names},
+    "/_dbs_info": {"GET": database_routes.many_facts, "POST": database_routes.many_facts},
+    "/_db_updates": {"GET": database_routes.db_updates},
+    "/_uuids": {"GET": database_routes.uuids},
     "/_session": {"GET": auth.session, "POST": auth.log_in, "DELETE": auth.log_out},
     **{f"/{name}": dict.fromkeys(_EVERY, _nothing) for name in _NOT_SERVED},
     "/{db}": {
-        "GET": databases.facts,
-        "PUT": databases.create,
-        "DELETE": databases.delete,
-        "POST": documents.post,
+        "GET": database_routes.facts,
+        "PUT": database_routes.create,
+        "DELETE": database_routes.delete,
+        "POST": document_routes.post,
     },
     "/{db}/_changes": {"GET": feed.changes, "POST": feed.changes},
     "/{db}/_all_docs": {"GET": listing.all_docs, "POST": listing.all_docs},
@@ -81,9 +85,9 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/{db}/_bulk_get": {"POST": bulk.bulk_get},
     "/{db}/_revs_diff": {"POST": bulk.revs_diff},
     "/{db}/_missing_revs": {"POST": bulk.missing_revs},
-    "/{db}/_revs_limit": {"GET": databases.revs_limit, "PUT": databases.set_revs_limit},
-    "/{db}/_security": {"GET": databases.security, "PUT": _absent},
-    "/{db}/_ensure_full_commit": {"POST": databases.full_commit},
+    "/{db}/_revs_limit": {"GET": database_routes.revs_limit, "PUT": database_routes.set_revs_limit},
+    "/{db}/_security": {"GET": database_routes.security, "PUT": _absent},
+    "/{db}/_ensure_full_commit": {"POST": database_routes.full_commit},
     **{f"/{{db}}/{name}": dict.fromkeys(_EVERY, _absent) for name in _ABSENT},
     "/{db}/{id}": _COPIED,
     "/{db}/_design/{design}": _COPIED,
@@ -140,7 +144,7 @@ class _Router:
         if handler is None:
             head = ["HEAD"] if "GET" in handlers else []
             raise method_not_allowed(",".join(sorted({*handlers, *head})))
-        with closing(Call(self._service, request)) as call:
+        with closing(ServiceCall(self._service, request)) as call:
             return await handler(call)
 
 
@@ -166,7 +170,7 @@ def _unexpected(error: Exception) -> Response:
     return error_answer(HTTPError(500, "unknown_error", type(error).__name__, close))
 
 
-# --- routes: one dictionary lookup for each part of a path ---
+# --- routes: a few dictionary lookups for each path ---
 
 T = TypeVar("T")
 _REST = ":path}"
@@ -186,50 +190,85 @@ class Routes(Generic[T]):
     """
 
     def __init__(self, routes: Mapping[str, T]) -> None:
-        self._root: _Node[T] = _Node()
+        self._answers: dict[tuple[str | None, ...], tuple[T, list[str]]] = {}
         for path, answer in routes.items():
-            node, names = self._root, []
-            for part in path[1:].split("/"):
-                if part.startswith("{"):
-                    names.append(part.removesuffix(_REST).strip("{}"))
-                if part.endswith(_REST):
-                    node.rest = answer, names
-                    break
-                node = node.at(None if part.startswith("{") else part)
-            else:
-                node.answer = answer, names
+            parts = path[1:].split("/")
+            names = [each.removesuffix(_REST).strip("{}") for each in parts if each[:1] == "{"]
+            kinds = [
+                _REST if _REST in each else None if each[:1] == "{" else each for each in parts
+            ]
+            self._answers[tuple(kinds)] = answer, names
+        self._parts_max = max(len(key) for key in self._answers)
 
     def find(self, path: str) -> tuple[T, dict[str, str]] | None:
         """Return the answer and the parameters of a path; None without a route."""
-        values: list[str] = []
-        found = self._root.find(path[1:].split("/"), 0, values)
-        return found and (found[0], dict(zip(found[1], values, strict=True)))
+        parts = path[1:].split("/")
+        found = self._found(parts, []) if len(parts) <= self._parts_max else None
+        for first in reversed(range(1, min(len(parts), self._parts_max))):
+            found = found or self._found(parts[:first], ["/".join(parts[first:])])
+        return found
+
+    def _found(self, parts: list[str], rest: list[str]) -> tuple[T, dict[str, str]] | None:
+        choices = [(part, None) if part else (part,) for part in parts]
+        for key in product(*choices, *([_REST] for _ in rest)):
+            if key in self._answers:
+                answer, names = self._answers[key]
+                values = [part for part, own in zip(parts, key, strict=False) if own is None]
+                return answer, dict(zip(names, values + rest, strict=True))
+        return None
 
 
-class _Node(Generic[T]):
-    """The routes that share their first parts; each answer comes with its parameters' names."""
+# --- the server ---
 
-    def __init__(self) -> None:
-        self.texts: dict[str | None, _Node[T]] = {}
-        self.answer: tuple[T, list[str]] | None = None
-        self.rest: tuple[T, list[str]] | None = None
+PORT = 5984
 
-    def at(self, part: str | None) -> _Node[T]:
-        """Return the node below a part, a new one if needed; None means a parameter."""
-        return self.texts.setdefault(part, _Node())
 
-    def find(self, parts: list[str], at: int, values: list[str]) -> tuple[T, list[str]] | None:
-        """Return the answer for `parts[at:]`; append the values of its parameters to `values`."""
-        if at == len(parts):
-            return self.answer
-        part, size = parts[at], len(values)
-        if part in self.texts and (found := self.texts[part].find(parts, at + 1, values)):
-            return found
-        if part and None in self.texts:
-            values.append(part)
-            if found := self.texts[None].find(parts, at + 1, values):
-                return found
-        del values[size:]
-        if self.rest is not None:
-            values.append("/".join(parts[at:]))
-        return self.rest
+class Server(web.Server):
+    """Serves a store until `stop`, or in the main thread until SIGINT or SIGTERM.
+
+    >>> import snapkv
+    >>> server = Server(snapkv.open("memory:"), port=0)
+    >>> server.stop(); server.run()
+
+    It listens on `host` only. Port 0 takes any free port, which `port` returns. If only this
+    machine can reach it and it has no login, it rejects requests whose Host header is not a name
+    of this machine, `host`, or one of `allow_hosts`. Pages of `cors_origins` may use it from
+    browsers.
+
+    The caller closes the store. Raises `InvalidArgumentError` when other machines can reach the
+    address without a login and without `insecure`, and `OSError` when it cannot listen on the
+    address.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotKV,
+        *,
+        host: str = HOST,
+        port: int = PORT,
+        login: Login | None = None,
+        allow_hosts: Iterable[str] = (),
+        insecure: bool = False,
+        cors_origins: Iterable[str] = (),
+        limits: Limits | None = None,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        origins = checked_origins(cors_origins)
+        limits = limits or Limits()
+        self._service = Service(store, limits, login)
+        with own_errors():
+            listener = Listener(host, port, login, insecure=insecure)
+        super().__init__(
+            application(self._service, listener.host_names(allow_hosts), origins),
+            listener,
+            limits=limits,
+            ready=ready,
+            stopping=self._service.wakeups.stop,
+        )
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `stop`. Then feeds end at once, other requests within `stop_s`."""
+        try:
+            super().run(sockets)
+        finally:
+            self._service.close()

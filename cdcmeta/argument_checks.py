@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
-from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.errors import InvalidArgumentError, InvalidNameError
 from snapkv import SnapshotKV
+
+DATABASE_NAME = re.compile(r"[a-z][a-z0-9_$()+/-]*")
+DATABASE_NAME_CHARACTERS_MAX = 128
 
 
 def listed(items: Iterable[Any], what: str) -> list[Any]:
@@ -47,3 +52,31 @@ def check_timeout(timeout: object) -> None:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or timeout != timeout:
         raise InvalidArgumentError(f"a timeout is seconds or None, not {timeout!r}")
+
+
+def check_seconds(what: str, seconds: object, *, most: float = inf) -> None:
+    """Raise `InvalidArgumentError` for an invalid duration, or one of more than `most`."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < inf:
+        raise InvalidArgumentError(f"{what} is seconds, not {seconds!r}")
+    if seconds > most:
+        shown = f"{seconds:g}" if seconds < 1e300 else "1e300 or more"
+        raise InvalidArgumentError(f"{what} is at most {most:,.0f} seconds, not {shown}")
+
+
+def checked_name(what: str, name: object) -> str:
+    """Return a name: any text that is not empty. Raises `InvalidArgumentError`."""
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"{what} is a text that is not empty, not {name!r}")
+    return name
+
+
+def checked_database_name(name: object) -> str:
+    """Return a valid name of a database. Raises `InvalidNameError`."""
+    if not isinstance(name, str) or not DATABASE_NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"name {name!r}: only lower-case letters, digits, and _$()+-/ are allowed, and the "
+            "first character must be a letter"
+        )
+    if len(name) > DATABASE_NAME_CHARACTERS_MAX:
+        raise InvalidNameError(f"a name has at most {DATABASE_NAME_CHARACTERS_MAX} characters")
+    return name

@@ -13,19 +13,18 @@ import anyio
 from starlette.responses import Response
 
 from cdcmeta.changes.database import ChangesDB, databases
-from cdcmeta.changes.state import State
-from cdcmeta.couch_http.bodies import encoded
-from cdcmeta.couch_http.changes_query import (
+from cdcmeta.changes.database_state import DatabaseState
+from cdcmeta.couch_http.changes_feed import (
     CONTINUOUS,
     EVENTSOURCE,
     NORMAL,
     FeedRequest,
     feed_request,
 )
-from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.http_request import Call
+from cdcmeta.couch_http.http_errors import bad_request
+from cdcmeta.couch_http.http_request import ServiceCall
 from cdcmeta.couch_http.service import Service
-from cdcmeta.couch_http.streaming import Streamed, answer
+from cdcmeta.couch_http.streaming import Streamed, answer, encoded
 from cdcmeta.errors import DatabaseNotFoundError, InvalidNameError
 from snapkv import CompactedError, __version__
 from snapkv.base.waiting import monotonic
@@ -38,27 +37,27 @@ REV_OF_A_DATABASE = (
 )
 
 
-async def welcome(call: Call) -> Response:
+async def welcome(call: ServiceCall) -> Response:
     """Answer `GET /`; replicators identify a server by its uuid, which is the store's."""
     vendor = {"name": "cdcmeta", "version": __version__}
     facts = {"couchdb": "Welcome", "version": __version__, "uuid": call.service.id}
     return answer(facts | {"features": [], "vendor": vendor})
 
 
-async def up(call: Call) -> Response:
+async def up(call: ServiceCall) -> Response:
     """Answer `GET /_up`, after the store answered a read."""
     await call.service.call(call.service.store.resolved)
     return answer({"status": "ok", "seeds": {}})
 
 
-async def names(call: Call) -> Response:
+async def names(call: ServiceCall) -> Response:
     """Answer `GET /_all_dbs`."""
     return answer(
         _selected(call, await call.service.read(databases, call.service.store, as_of=call.as_of))
     )
 
 
-def _selected(call: Call, names: list[str]) -> list[str]:
+def _selected(call: ServiceCall, names: list[str]) -> list[str]:
     """Return the names that the query selects; `names` are sorted."""
     start, end = _key(call, "startkey", "start_key"), _key(call, "endkey", "end_key")
     descending = call.flag("descending")
@@ -72,14 +71,14 @@ def _selected(call: Call, names: list[str]) -> list[str]:
     return found[skip:][:limit]
 
 
-def _key(call: Call, *names: str) -> str | None:
+def _key(call: ServiceCall, *names: str) -> str | None:
     key = next((call.json_of(name) for name in names if name in call.query), None)
     if key is None or isinstance(key, str):
         return key
     raise bad_request(f"`{names[0]}` must be a JSON string")
 
 
-async def facts(call: Call) -> Response:
+async def facts(call: ServiceCall) -> Response:
     """Answer `GET /{db}`."""
     return answer(await call.service.read(_facts_of, call.db, call.as_of))
 
@@ -99,7 +98,7 @@ def _facts_of(db: ChangesDB, as_of: str | None) -> dict[str, Any]:
     }
 
 
-async def many_facts(call: Call) -> Response:
+async def many_facts(call: ServiceCall) -> Response:
     """Answer `_dbs_info`: a POST names the databases in `keys`, a GET selects among all."""
     if call.request.method == "POST":
         names = (await call.posted()).get("keys")
@@ -125,7 +124,7 @@ def _many_facts(service: Service, names: list[str]) -> Iterator[bytes]:
     yield (b"" if names else between) + b"]\n"
 
 
-async def uuids(call: Call) -> Response:
+async def uuids(call: ServiceCall) -> Response:
     """Answer `GET /_uuids`: new ids."""
     count = call.number("count")
     count = 1 if count is None else count
@@ -135,19 +134,19 @@ async def uuids(call: Call) -> Response:
     return answer({"uuids": [uuid.uuid4().hex for _ in range(count)]}, headers=headers)
 
 
-async def security(call: Call) -> Response:
+async def security(call: ServiceCall) -> Response:
     """Answer `GET /{db}/_security`: the one login may do everything."""
     await call.service.call(call.db.state)
     return answer({"admins": {"roles": ["_admin"]}, "members": {"roles": ["_admin"]}})
 
 
-async def revs_limit(call: Call) -> Response:
+async def revs_limit(call: ServiceCall) -> Response:
     """Answer `GET /{db}/_revs_limit`."""
     state = await call.service.call(call.db.state)
     return answer(state.database.revs_limit)
 
 
-async def set_revs_limit(call: Call) -> Response:
+async def set_revs_limit(call: ServiceCall) -> Response:
     """Answer `PUT /{db}/_revs_limit`."""
     limit = await call.value()
     if type(limit) is not int:
@@ -156,7 +155,7 @@ async def set_revs_limit(call: Call) -> Response:
     return answer({"ok": True})
 
 
-async def create(call: Call) -> Response:
+async def create(call: ServiceCall) -> Response:
     """Answer `PUT /{db}`."""
     db = call.db
     await call.service.call(db.create)
@@ -164,7 +163,7 @@ async def create(call: Call) -> Response:
     return answer({"ok": True}, 201, {"Location": where})
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: ServiceCall) -> Response:
     """Answer `DELETE /{db}`."""
     if "rev" in call.query:  # the request meant a document, but its id was empty
         raise bad_request(REV_OF_A_DATABASE)
@@ -172,7 +171,7 @@ async def delete(call: Call) -> Response:
     return answer({"ok": True})
 
 
-async def full_commit(call: Call) -> Response:
+async def full_commit(call: ServiceCall) -> Response:
     """Answer `POST /{db}/_ensure_full_commit`: acknowledged edits are committed already."""
     call.check_json()
     await call.service.call(call.db.state)
@@ -189,7 +188,7 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class DatabaseUpdate:
     """The last event of a database (`type`), and its timestamp."""
 
     db_name: str
@@ -201,11 +200,11 @@ class Update:
         return encoded({"db_name": self.db_name, "type": self.type, "seq": str(self.timestamp)})
 
 
-Found: TypeAlias = tuple[list[Update], int]
+Found: TypeAlias = tuple[list[DatabaseUpdate], int]
 """Updates, oldest first, and the timestamp up to which they are complete."""
 
 
-async def db_updates(call: Call) -> Response:
+async def db_updates(call: ServiceCall) -> Response:
     """Answer `GET /_db_updates`: a row for each database, with its last event."""
     query = call.query.multi_items()
     wanted = feed_request(query, {}, None, call.service.limits.wait_ms)
@@ -282,7 +281,7 @@ def _updates(service: Service, since: int) -> Found:
     at = partial(databases, service.store)
     names, before = at(as_of=now), set(at(as_of=since) if since else ())
     start = service.store.at(since).revision if since else 0
-    found = [Update(name, "deleted", now) for name in before.difference(names)]
+    found = [DatabaseUpdate(name, "deleted", now) for name in before.difference(names)]
     for name in names:
         try:
             state = service.database(name).state(now)
@@ -290,14 +289,14 @@ def _updates(service: Service, since: int) -> Found:
             continue  # it is moved here: a request after the move reports that
         if name not in before or state.created > start:
             timestamp = max(_newest(state, since), _time_of(service, state.created))
-            found.append(Update(name, "created", timestamp))
+            found.append(DatabaseUpdate(name, "created", timestamp))
         elif timestamp := _newest(state, since):
-            found.append(Update(name, "updated", timestamp))
+            found.append(DatabaseUpdate(name, "updated", timestamp))
     found.sort(key=lambda update: (update.timestamp, update.db_name))
     return found, now
 
 
-def _newest(state: State, since: int) -> int:
+def _newest(state: DatabaseState, since: int) -> int:
     """Return the timestamp of a database's newest row, 0 if `since` is not older."""
     after = state.database.sequence_at(since)
     return state.newest().timestamp if state.count_rows(after, state.end) else 0

@@ -9,17 +9,15 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from starlette.responses import Response
 
-from cdcmeta.changes import reading
+from cdcmeta.changes.database import PREFIX as LOCAL
 from cdcmeta.changes.database import ChangesDB
+from cdcmeta.changes.database_state import StoredLeaf
 from cdcmeta.changes.documents import Doc, Edited, checked_id
-from cdcmeta.changes.local import PREFIX as LOCAL
-from cdcmeta.changes.reading import Found
 from cdcmeta.changes.revisions import Revision
-from cdcmeta.couch_http.bodies import encoded
-from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.http_request import Call
+from cdcmeta.couch_http.http_errors import bad_request
+from cdcmeta.couch_http.http_request import ServiceCall
 from cdcmeta.couch_http.service import run_edit
-from cdcmeta.couch_http.streaming import JSON, answer
+from cdcmeta.couch_http.streaming import JSON, answer, encoded
 from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidDocumentError
 
 T = TypeVar("T")
@@ -30,7 +28,7 @@ META = ("conflicts", "deleted_conflicts", "revs_info")
 TWO_REVS = "Document rev from request body and query string have different values"
 
 
-async def get(call: Call) -> Response:
+async def get(call: ServiceCall) -> Response:
     """Answer `GET /{db}/{id}`."""
     id = call.id
     if id.startswith(LOCAL):
@@ -50,7 +48,7 @@ async def get(call: Call) -> Response:
     return Response(doc + b"\n", headers=headers, media_type=JSON)
 
 
-async def _open_revs(call: Call, id: str) -> Response:
+async def _open_revs(call: ServiceCall, id: str) -> Response:
     revs = None if call.query["open_revs"] == "all" else call.json_of("open_revs")
     if revs is not None and not isinstance(revs, list):
         raise bad_request("`open_revs` is `all` or a list of revisions")
@@ -72,7 +70,7 @@ def leaf_of(doc: Doc, revisions: bool) -> Doc:
     return doc
 
 
-async def put(call: Call) -> Response:
+async def put(call: ServiceCall) -> Response:
     """Answer `PUT /{db}/{id}`."""
     id, rev = call.id, call.rev
     call.check_no_multipart()
@@ -90,13 +88,13 @@ async def put(call: Call) -> Response:
     return await _edited(call, doc | {"_id": id}, new_edits=new_edits)
 
 
-async def post(call: Call) -> Response:
+async def post(call: ServiceCall) -> Response:
     """Answer `POST /{db}`: store a document, with a new id unless it has one."""
     call.check_json()
     return await _edited(call, await call.object())
 
 
-async def _edited(call: Call, doc: dict[str, Any], *, new_edits: bool = True) -> Response:
+async def _edited(call: ServiceCall, doc: dict[str, Any], *, new_edits: bool = True) -> Response:
     db = call.db
     edited = await call.service.call(_edit, db, doc, new_edits)
     where = f"{call.base_url}{quote(db.name, safe='')}/{quote(edited.id, safe='')}"
@@ -104,7 +102,7 @@ async def _edited(call: Call, doc: dict[str, Any], *, new_edits: bool = True) ->
     return answer({"ok": True, "id": edited.id, "rev": edited.rev}, 201, headers)
 
 
-async def copy(call: Call) -> Response:
+async def copy(call: ServiceCall) -> Response:
     """Answer `COPY /{db}/{id}`; Destination has the copy's id, and the `rev` that it replaces."""
     id, rev = _destination(call)
     doc = (await call.service.call(_found, call.db, call.id, call.rev, None)).shown()
@@ -112,7 +110,7 @@ async def copy(call: Call) -> Response:
     return await _edited(call, doc | {"_id": id} | ({} if rev is None else {"_rev": rev}))
 
 
-def _destination(call: Call) -> tuple[str, str | None]:
+def _destination(call: ServiceCall) -> tuple[str, str | None]:
     path, _, query = call.request.headers.get("destination", "").partition("?")
     if not path or "://" in path:
         raise bad_request("Destination header is mandatory for COPY, and names a document id.")
@@ -123,7 +121,7 @@ def _destination(call: Call) -> tuple[str, str | None]:
         raise bad_request("the header Destination is not valid UTF-8") from None
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: ServiceCall) -> Response:
     """Answer `DELETE /{db}/{id}`."""
     id, rev = call.id, call.rev
     if id.startswith(LOCAL):
@@ -138,9 +136,9 @@ async def delete(call: Call) -> Response:
 # --- in threads ---
 
 
-def _found(db: ChangesDB, id: str, rev: str | None, as_of: str | None) -> Found:
+def _found(db: ChangesDB, id: str, rev: str | None, as_of: str | None) -> StoredLeaf:
     wanted = None if rev is None else Revision.parse(rev)
-    return reading.document(db.state(as_of), checked_id(id), wanted)
+    return db.state(as_of).document(checked_id(id), wanted)
 
 
 def _edit(db: ChangesDB, doc: dict[str, Any], new_edits: bool) -> Edited:

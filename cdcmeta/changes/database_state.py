@@ -1,20 +1,22 @@
-"""A database at one revision: documents, their trees and bodies, and the rows of the feed."""
+"""A database at one revision: its documents, with trees and bodies, and the rows of the feed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import TypeAlias
 
-from cdcmeta.changes import layout
-from cdcmeta.changes.layout import Database, Row, Winner
+from cdcmeta.changes import database_layout as layout
+from cdcmeta.changes.database_layout import ChangeRow, DatabaseRecord, Winner
+from cdcmeta.changes.documents import Doc, revisions_member, shown, shown_as_json
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from cdcmeta.changes.sequence import START
 from cdcmeta.changes.sequence import Sequence as Seq
-from cdcmeta.errors import DatabaseNotFoundError, InvalidSequenceError
-from snapkv import Snapshot, When
+from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError, InvalidSequenceError
+from snapkv import Snapshot, Space, Version, When
 from snapkv.errors import CorruptStoreError, InvalidTimeError, InvalidTypeError
 from snapkv.times import pack
 
@@ -29,7 +31,74 @@ SECOND = pack(1_000)
 _SEQUENCE = re.compile(r"[0-9a-f]{20,}", re.IGNORECASE)
 
 
-class State:
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Revisions that a database does not have, and its leaves that they may descend from."""
+
+    missing: tuple[str, ...]
+    possible_ancestors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocVersion:
+    """A document between two edits; `doc` is None unless it was asked for.
+
+    An edit of a losing branch also makes a version. `ts`, `writer` and `note` are its commit's.
+    """
+
+    seq: Seq
+    rev: str
+    deleted: bool
+    ts: int | None
+    writer: str | None
+    note: str | None
+    doc: Doc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLeaf:
+    """A leaf of a document, with the document's tree."""
+
+    id: str
+    tree: Tree
+    leaf: Leaf
+    body: bytes
+
+    def shown(self, **wanted: bool) -> Doc:
+        """Return it as callers see it, with the wanted special members (see `more`)."""
+        return shown(self.id, self.leaf, self.body, **self.more(**wanted))
+
+    def as_json(self, **wanted: bool) -> bytes:
+        """Return the same as JSON, without parsing the stored part."""
+        return shown_as_json(self.id, self.leaf, self.body, **self.more(**wanted))
+
+    def more(
+        self,
+        *,
+        conflicts: bool = False,
+        deleted_conflicts: bool = False,
+        revisions: bool = False,
+        revs_info: bool = False,
+    ) -> Doc:
+        """Return the wanted special members that are not empty."""
+        more: Doc = {"_revisions": revisions_member(self.leaf)} if revisions else {}
+        if revs_info:
+            own = "available" if self.leaf.not_deleted else "deleted"
+            path = [str(each) for each in self.leaf.path]
+            states = (own, *["missing"] * (len(path) - 1))
+            more["_revs_info"] = [
+                {"rev": rev, "status": status} for rev, status in zip(path, states, strict=True)
+            ]
+        if conflicts and self.tree.conflicts:
+            more["_conflicts"] = [str(each) for each in self.tree.conflicts]
+        if deleted_conflicts:
+            gone = [leaf for leaf in self.tree.leaves if not leaf.not_deleted and leaf != self.leaf]
+            if gone:
+                more["_deleted_conflicts"] = [str(leaf.revision) for leaf in gone]
+        return more
+
+
+class DatabaseState:
     """A database at one moment; all reads of a state see the same revision.
 
     `bodies_bytes` is the total size of the bodies read, for callers that limit it. `created` is the
@@ -42,7 +111,7 @@ class State:
         (found,) = snapshot.entries_of([layout.DATABASE])
         if found is None:
             raise DatabaseNotFoundError(f"database {name!r} does not exist")
-        self.database = Database.decode(found.value)
+        self.database = DatabaseRecord.decode(found.value)
         self.created = found.created
 
     @property
@@ -101,11 +170,61 @@ class State:
         self.bodies_bytes += sum(map(len, found.values()))
         return found
 
+    def document(self, id: str, rev: Revision | None) -> StoredLeaf:
+        """Return a document's winner, or one of its leaves. Raises `DocumentNotFoundError`."""
+        (winner,) = self.winners([id])
+        if winner is None:
+            raise DocumentNotFoundError(id)
+        tree = self.tree(id, winner)
+        leaf = tree.winner if rev is None else tree.leaf(rev)
+        if leaf is None:
+            raise DocumentNotFoundError(id)
+        if rev is None and not leaf.not_deleted:
+            raise DocumentNotFoundError(id, "deleted")
+        return StoredLeaf(id, tree, leaf, self.bodies([(id, leaf.revision)])[id, leaf.revision])
+
+    def open_revs(self, id: str, revs: Sequence[Revision] | None, latest: bool) -> list[Doc | str]:
+        """Return leaves with `_revisions`, and the text of each revision that is not a leaf."""
+        (winner,) = self.winners([id])
+        leaves = () if winner is None else self.tree(id, winner).leaves
+        wanted: list[Leaf | str] = list(leaves)
+        if revs is not None:
+            wanted = []
+            for rev in revs:
+                fits = [x for x in leaves if x.revision == rev or (latest and x.knows(rev))]
+                wanted += fits or [str(rev)]
+        once = list(dict.fromkeys(wanted))
+        bodies = self.bodies([(id, leaf.revision) for leaf in once if isinstance(leaf, Leaf)])
+        return [
+            each
+            if isinstance(each, str)
+            else shown(id, each, bodies[id, each.revision]) | {"_revisions": revisions_member(each)}
+            for each in once
+        ]
+
+    def missing_revs(self, wanted: Mapping[str, list[Revision]]) -> dict[str, Missing]:
+        """Return the revisions that are missing; documents without any are left out."""
+        found: dict[str, Missing] = {}
+        for (id, revisions), winner in zip(wanted.items(), self.winners(wanted), strict=True):
+            missing = list(dict.fromkeys(revisions))
+            ancestors: list[Revision] = []
+            if winner is not None:
+                missing, ancestors = self.tree(id, winner).missing(missing)
+            if missing:
+                found[id] = Missing(tuple(map(str, missing)), tuple(map(str, ancestors)))
+        return found
+
     def documents(
-        self, start: str | None = None, end: str | None = None, *, inclusive: bool = True
-    ) -> Iterator[Row]:
-        """Yield the rows of all documents, deleted ones too, by id, from `start` to `end`."""
-        return layout.rows_of_winners(self._by_id(start, end, inclusive))
+        self,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        inclusive: bool = True,
+        deleted: bool = True,
+    ) -> Iterator[ChangeRow]:
+        """Yield the rows of documents by id, from `start` to `end`; deleted ones if `deleted`."""
+        found = layout.rows_of_winners(self._by_id(start, end, inclusive))
+        return (row for row in found if deleted or row.not_deleted)
 
     def revs(
         self, start: str | None, end: str | None, *, inclusive: bool
@@ -130,11 +249,11 @@ class State:
 
     # --- rows ---
 
-    def rows(self, after: Seq, until: Seq) -> Iterator[Row]:
+    def rows(self, after: Seq, until: Seq) -> Iterator[ChangeRow]:
         """Yield the rows in (after, until], oldest first; one round trip for each page."""
         return self.rows_between(layout.key_after(after), layout.key_after(until))
 
-    def rows_between(self, start: bytes, end: bytes) -> Iterator[Row]:
+    def rows_between(self, start: bytes, end: bytes) -> Iterator[ChangeRow]:
         """Yield the rows whose keys are in [start, end), oldest first; one round trip a page."""
         items = self.snapshot.items(layout.ROW_PREFIX, start=start, end=end)
         return (layout.row_of(key, value) for key, value in items)
@@ -144,7 +263,7 @@ class State:
         start, end = layout.key_after(after), layout.key_after(until)
         return self.snapshot.count(layout.ROW_PREFIX, start=start, end=end)
 
-    def rows_backwards(self, after: Seq, until: Seq) -> Iterator[Row]:
+    def rows_backwards(self, after: Seq, until: Seq) -> Iterator[ChangeRow]:
         """Yield the rows in (after, until], newest first.
 
         Engines list forwards only, so it reads window by window backwards. A window that has more
@@ -204,3 +323,30 @@ def _back(until: Seq, width: int) -> Seq:
     if until.incarnation == 0:
         return START
     return Seq.behind(2**64 - 1, until.incarnation - 1)
+
+
+def versions(space: Space, id: str, include_docs: bool) -> Iterator[DocVersion]:
+    """Yield a document after each edit that is not compacted, oldest first."""
+    found: list[tuple[Version, bytes]] = []
+    for version in space.history(layout.winner_key(id)):
+        if version.value is None:
+            found.clear()  # these versions belong to a deleted database
+        else:
+            found.append((version, version.value))
+    for version, value in found:
+        winner = layout.winner_of(value)
+        revision = winner.leaf.revision
+        doc = None
+        if include_docs:
+            snapshot = space.at(revision=version.revision)
+            bodies = bodies_of(snapshot, [(id, revision)])
+            doc = shown(id, winner.leaf, bodies[id, revision])
+        yield DocVersion(
+            winner.sequence,
+            str(revision),
+            not winner.leaf.not_deleted,
+            version.ts,
+            version.writer,
+            version.note,
+            doc,
+        )
