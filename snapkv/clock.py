@@ -122,7 +122,7 @@ class SharedFloor:
         """Keep a floor for a skew, too: the highest known floor that is within its reach."""
         with self.lock:
             reach = _machine_now() + skew
-            known = [floor for floor in self.of_skew.values() if floor <= reach]
+            known = filter(reach.__ge__, self.of_skew.values())
             self.of_skew.setdefault(skew, max(known, default=0))
 
     def take(self, timestamp: int, now: int, skew_max: int) -> None:
@@ -155,7 +155,7 @@ class HybridClock:
 
     def __init__(self, clock: Clock, max_clock_skew_ms: int = MAX_CLOCK_SKEW_MS) -> None:
         self.wall = clock
-        self._last, self._skew = 0, pack(max_clock_skew_ms)
+        self._last, self._skew = 0, max_clock_skew_ms << LOGICAL_BITS
         self._claimed = False  # the last timestamp is a claim, and was not seen yet
         self._now_ns: Callable[[], int] | None = None
         self.unmarked: set[ref[Unmarked]] | None = None

@@ -97,7 +97,7 @@ class StampRecord:
             fields["s"] = self.source
         if self.began:
             fields["b"] = self.began
-        packed: bytes = msgpack.packb(fields)
+        packed: bytes = msgpack.Packer().pack(fields)  # as `packb`, without its own call
         return _BE64.pack(self.timestamp) + packed
 
     @classmethod
@@ -148,9 +148,8 @@ def _meta_of(found: object) -> Meta:
     return Meta(found)
 
 
-def be64(timestamp: int) -> bytes:
-    """Return the 8 bytes that the guard of a commit compares."""
-    return _BE64.pack(timestamp)
+be64 = _BE64.pack
+"""Returns the 8 bytes of a timestamp that the guard of a commit compares."""
 
 
 def stamp_of(value: bytes) -> int:

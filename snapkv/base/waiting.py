@@ -13,10 +13,10 @@ from uuid import UUID
 from snapkv.base.concurrency import here
 from snapkv.errors import EngineUnavailableError
 
-
-def monotonic() -> float:
-    """Return seconds of a clock that never goes back; deadlines count in them."""
-    return time.monotonic()
+monotonic = time.monotonic
+"""Returns seconds of a clock that never goes back; deadlines count in them."""
+perf_counter = time.perf_counter
+"""Returns seconds of the finest clock, for measuring durations."""
 
 
 def uptime_ns() -> int:
@@ -109,8 +109,3 @@ def check_in_time() -> None:
     """
     if bounded(1.0) <= 0.0:
         raise EngineUnavailableError("the time for this read has passed")
-
-
-def perf_counter() -> float:
-    """Return seconds of the finest clock, for measuring durations."""
-    return time.perf_counter()

@@ -33,7 +33,7 @@ class FastestClock:
 
     def __init__(self, max_clock_skew_ms: int) -> None:
         self._lead_max = pack(min(LEAD_MS_MAX, max_clock_skew_ms))
-        self._learned: tuple[int, int, float] | None = None  # time, lead, when it was (monotonic)
+        self.learned: tuple[int, int, float] | None = None  # time, lead, when it was (monotonic)
 
     def followed(self, now: int) -> int:
         """Return what the fastest clock shows while this one shows `now`, never less than `now`.
@@ -41,12 +41,12 @@ class FastestClock:
         It is bounded by the time that passed since, and by the lead over this clock: this clock
         may have been set forward meanwhile, or, in a test, not move.
         """
-        if self._learned is None:
+        if self.learned is None:
             return now
-        time, lead, learned_s = self._learned
+        time, lead, learned_s = self.learned
         elapsed_s = monotonic() - learned_s
         if elapsed_s >= FORGET_S:
-            self._learned = None
+            self.learned = None
             return now
         return max(now, min(time + round(elapsed_s * pack(1_000)), now + lead))
 
@@ -61,11 +61,12 @@ class FastestClock:
             return  # its timestamp is that of another process's request
         time = winner.timestamp - winner.ahead + (answered - sent) // 2
         if self.followed(answered) < time <= answered + self._lead_max:
-            self._learned = time, time - answered, monotonic()
+            self.learned = time, time - answered, monotonic()
 
 
 # --- rounds ---
 
+MILLISECOND = pack(1)
 BACKOFF_S_MIN = 0.0005
 BACKOFF_DOUBLINGS_MAX = 2
 BACKOFF_S_MAX = 0.064
@@ -130,10 +131,10 @@ class Backoff:
     def issue(self, clock: HybridClock) -> int:
         """Begin a round; return its timestamp."""
         self._sent_at, self._sent = monotonic(), clock.reading()
-        at = self._fastest.followed(self._sent)
+        at = self._fastest.followed(self._sent) if self._fastest.learned else self._sent
         issued = clock.issue(at=at, now=self._sent) if self.lost == 0 else self._claim(clock, at)
         ahead = issued - self._sent
-        self.ahead = ahead if ahead >= pack(1) else 0
+        self.ahead = ahead if ahead >= MILLISECOND else 0
         return issued
 
     def _claim(self, clock: HybridClock, at: int) -> int:

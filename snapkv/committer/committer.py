@@ -6,6 +6,9 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import filterfalse
+from operator import attrgetter
 from weakref import ref
 
 from snapkv.base.concurrency import here
@@ -82,6 +85,7 @@ def catch_up(unmarked: set[ref[Unmarked]], own: object, deadline: float) -> None
 
 # --- committer ---
 
+_is_done = attrgetter("done")
 COMMIT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S_MAX = 60.0
 """The longest deadline; compaction keeps history at least this long, so outcomes stay decidable."""
@@ -125,8 +129,8 @@ class Committer:
         """How many calls wait for the transaction before theirs."""
         return len(self._queue.waiting)
 
-    def commit(self, build: Build, *, timeout: float) -> Commit:
-        """Commit what `build(stamp)` returns; one round trip when no other process commits.
+    def commit(self, build: Build | Ops, *, timeout: float) -> Commit:
+        """Commit what `build(stamp)` returns, or operations; one round trip without other writers.
 
         Raises what `build` raises, `ConflictError`, `CommitTooLargeError`, `CommitTimeoutError`,
         `CommitUnknownError`, `StoreRecreatedError` and the engine's own errors.
@@ -168,7 +172,7 @@ class Committer:
                 catch_up(self._clock.unmarked, own=self._tracker, deadline=call.deadline)
             try:
                 self._queue.join(call)
-                if self._queue.wait(call):
+                if call.woken is None or self._queue.wait(call):  # None: it leads at once
                     self._lead(call)
                 elif not call.done:
                     self._time_out(call)
@@ -230,10 +234,11 @@ class Committer:
         """Send transactions until this call is done; the first one contains it."""
         backoff = Backoff(self._rng, self._fastest)
         while not call.done:
+            left_s = max(0.0, call.deadline - monotonic())
             if self._queue.request is not None:
                 self._recover(call, self._queue.request)
-            elif not backoff.fits(call.left_s):
-                why = "no time left for another round" if call.left_s else "the deadline passed"
+            elif not backoff.fits(left_s):
+                why = "no time left for another round" if left_s else "the deadline passed"
                 raise CommitTimeoutError(f"{why}, after {backoff.lost} lost to other commits")
             elif not self._send(call, backoff):
                 pause(min(backoff.wait_s(), call.left_s))
@@ -243,41 +248,40 @@ class Committer:
         if self.before_send is not None:
             with no_later_than(call.deadline):
                 self.before_send()
-        request: Request[Call] | None = None
-
-        def prepare(peeked: KeyValue | None) -> Txn:
-            nonlocal request
-            request, txn = self._prepare(peeked, backoff)
-            return txn
-
+        prepared: list[Request[Call]] = []
+        prepare, left_s = partial(self._prepare, backoff, prepared), call.deadline - monotonic()
         try:
-            answer = self._engine.transact(prepare, self._ts_key, timeout=call.left_s)
+            answer = self._engine.transact(prepare, self._ts_key, timeout=max(0.0, left_s))
         except EmptyGroupError:
             return True
         except Refused as e:
-            if request is None:
+            if not prepared:
                 e.reraise()
-            self._fail_all(request, e.reason())
+            self._fail_all(prepared[-1], e.reason())
             return True
         except BaseException as e:
-            if request is None:
+            if not prepared:
                 raise  # nothing was sent
-            request.unknown = e
+            prepared[-1].unknown = e
             if not isinstance(e, Exception):
                 raise
             return True
-        assert request is not None
-        return self._handle(request, answer, backoff)
+        if answer.succeeded:
+            self._finish_landed(prepared[-1], answer)
+            return True
+        return self._finish_refused(prepared[-1], answer, backoff)
 
-    def _prepare(self, peeked: KeyValue | None, backoff: Backoff) -> tuple[Request[Call], Txn]:
-        """Fix the timestamp and the group; from here on the group counts as sent."""
+    def _prepare(
+        self, backoff: Backoff, prepared: list[Request[Call]], peeked: KeyValue | None
+    ) -> Txn:
+        """Fix the timestamp and the group; from here on the group counts as sent: as `prepared`."""
         before = self._tracker.newest
         known = peeked.version if peeked is not None else before.ordinal
         if peeked is not None:
             self._clock.merge(stamp_of(peeked.value))
         queue = self._queue
         with queue.lock:
-            waiting = [call for call in queue.waiting if not call.done]
+            waiting = list(filterfalse(_is_done, queue.waiting))
         for call in waiting:
             if call.at_least:
                 self._clock.merge(call.at_least - 1)
@@ -294,13 +298,13 @@ class Committer:
             sent = SentRequest(stamp, self.created, before, known)
             request = Request(sent, calls, operations)
             with queue.lock:
-                left = [call for call in calls if not call.done]
-                if len(left) == len(calls):
-                    queue.waiting = [c for c in queue.waiting if c not in calls]
+                if not any(map(_is_done, calls)):
+                    queue.waiting = list(filterfalse(calls.__contains__, queue.waiting))
                     queue.request = request
                     for call in calls:
                         call.request = request
-                    return request, sent.commit_txn(self._ts_key, txns)
+                    prepared.append(request)
+                    return sent.commit_txn(self._ts_key, txns)
                 # a call timed out while the group was built: batches move, so build it again
                 waiting = [call for call in waiting if not call.done]
 
@@ -312,11 +316,8 @@ class Committer:
 
     # --- outcomes ---
 
-    def _handle(self, request: Request[Call], answer: TxnResult, backoff: Backoff) -> bool:
-        """Finish the group's calls by the answer; return False when the timestamp was too old."""
-        if answer.succeeded:
-            self._finish_landed(request, answer)
-            return True
+    def _finish_refused(self, request: Request[Call], answer: TxnResult, backoff: Backoff) -> bool:
+        """Put the calls back if the timestamp was too old, and return False; else they failed."""
         try:
             stored = request.sent.refused_by(answer)
         except SnapKVError as e:
@@ -351,6 +352,7 @@ class Committer:
                 continue
             error: Exception | None = None
             try:
+                assert not isinstance(call.build, Ops), "a tick has a check"
                 call.build(Stamp(found.ts, 0))
             except Exception as e:
                 error = e

@@ -18,7 +18,7 @@ from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, blamed
 from snapkv.engine.contract import Engine, Txn
 from snapkv.errors import CommitTooLargeError
 from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout, pack_meta
-from snapkv.model import Stamp
+from snapkv.model import Ops, Stamp
 
 MEMBERS_MAX = 32
 """Members of a group where the engine limits lists: the members' lists share what is left."""
@@ -67,15 +67,18 @@ class GroupBuilder:
         only that call fails, through `failed`.
         """
         calls: list[Call] = []
-        group = CommitGroup()
+        members: list[Operations] = []
         txns: list[Txn] = []
+        group: CommitGroup | None = None  # made for the second call
         room = room_max = self._engine.limits.request_bytes - STAMP_BYTES_MAX
         misses = 0
         for call in waiting:
             if len(calls) == self.members_max or misses == MISSES_MAX:
                 break
             try:
-                built = call.build(Stamp(timestamp, len(calls)))
+                built = call.build
+                if not isinstance(built, Ops):
+                    built = built(Stamp(timestamp, len(calls)))
                 ops = compile_operations(built, self._layout, self._writer)
                 txn = ops.txn(self.guards_max)
                 size = self._engine.check_limits(txn)
@@ -85,16 +88,19 @@ class GroupBuilder:
             except Exception as e:
                 failed(call, e)
                 continue
-            alone = call.alone or (calls and calls[0].alone)
-            if calls and (alone or size > room or not group.takes(ops)):
-                misses += 1
-                continue
+            if calls:
+                group = group or CommitGroup(members[0])
+                alone = call.alone or calls[0].alone
+                if alone or size > room or not group.takes(ops):
+                    misses += 1
+                    continue
+                group.add(ops)
             misses = 0
             room -= size
             calls.append(call)
-            group.add(ops)
+            members.append(ops)
             txns.append(txn)
-        return calls, group.members, txns
+        return calls, members, txns
 
 
 class CommitGroup:
@@ -105,17 +111,16 @@ class CommitGroup:
     of the store shares with none: every commit moves the head.
     """
 
-    def __init__(self) -> None:
-        self.members: list[Operations] = []
+    def __init__(self, first: Operations) -> None:
+        self._first = first
         self._written: set[bytes] = set()
         self._checked: set[bytes] = set()
         self._removed: list[Interval] = []  # merged
+        self.add(first)
 
     def takes(self, ops: Operations) -> bool:
         """Return whether operations may join; O(their keys), plus the group's if they remove."""
-        if not self.members:
-            return True
-        first = self.members[0]
+        first = self._first
         if ops.checks_head or first.checks_head or not _say_the_same(ops, first):
             return False
         checked = [check.key for check in ops.checks]
@@ -137,7 +142,6 @@ class CommitGroup:
 
     def add(self, ops: Operations) -> None:
         """Add a member."""
-        self.members.append(ops)
         self._written.update(ops.puts)
         for check in ops.checks:
             self._checked.add(check.key)

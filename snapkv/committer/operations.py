@@ -335,7 +335,7 @@ def _add(
     removed: list[Interval],
     checks: list[Check],
 ) -> None:
-    for key, value in pairs(ops.puts):
+    for key, value in ops.puts.items() if type(ops.puts) is dict else pairs(ops.puts):
         stored = space.encode(key)
         if not isinstance(value, bytes):
             raise wrong_type(f"the value of {key!r}", "bytes", value)

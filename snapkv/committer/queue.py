@@ -9,7 +9,7 @@ from snapkv.base.concurrency import here
 from snapkv.base.waiting import monotonic
 from snapkv.committer.request import Request
 from snapkv.errors import NotSupportedError, StoreClosedError
-from snapkv.model import Build, Commit
+from snapkv.model import Build, Commit, Ops
 
 
 class Signal:
@@ -41,7 +41,7 @@ class Call:
     `done` is set once, under the lock of the queue: with the outcome, or when the caller leaves.
     """
 
-    build: Build
+    build: Build | Ops
     deadline: float
     at_least: int = 0
     is_tick: bool = False

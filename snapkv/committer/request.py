@@ -37,6 +37,7 @@ from snapkv.layout import Mark, StampRecord, be64, stamp_of
 from snapkv.times import dated
 
 C = TypeVar("C")
+_new = tuple.__new__  # of a named tuple, without the call of its own constructor
 
 
 class Verdict(Enum):
@@ -185,8 +186,9 @@ def marks_of(put: Result, timestamp: int, revision: int) -> tuple[Mark, Mark]:
     """Return the mark that a put of the timestamp key replaced, and the mark of the put."""
     assert isinstance(put, PutResult)
     assert put.prev is not None, "the guard holds only for a key that exists"
-    prev = Mark(stamp_of(put.prev.value), put.prev.mod_revision, put.prev.version)
-    return prev, Mark(timestamp, revision, prev.ordinal + 1)
+    _, value, _, replaced, ordinal, _ = put.prev
+    prev = _new(Mark, (stamp_of(value), replaced, ordinal))
+    return prev, _new(Mark, (timestamp, revision, ordinal + 1))
 
 
 # --- outcomes ---

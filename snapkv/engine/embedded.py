@@ -54,11 +54,11 @@ def apply(txn: Txn, state: WriteState, header: Callable[[], Header]) -> TxnResul
     `header` is called after the writes and returns the revision that they made. Raises
     `LeaseNotFoundError` from a put, in the middle of the writes.
     """
-    chosen = _choose(txn, state)
-    results = _run(chosen.ops, state)
+    succeeded, ops = _choose(txn, state)
+    results = _run(ops, state)
     if _Outcome not in map(type, results):  # nothing was nested
-        return TxnResult(header(), chosen.succeeded, tuple(results))  # type: ignore[arg-type]
-    return _result(chosen.succeeded, results, header())
+        return _new(TxnResult, (header(), succeeded, tuple(results)))
+    return _result(succeeded, results, header())
 
 
 class _Chosen:
@@ -79,20 +79,25 @@ class _Outcome:
         self.succeeded, self.results = succeeded, results
 
 
+_new = tuple.__new__  # of a named tuple, without the call of its own constructor
 _NO_PREV = PutResult()
 _Results: TypeAlias = "list[RangeResult | PutResult | DeleteResult | _Outcome]"
 
 
-def _choose(txn: Txn, state: WriteState) -> _Chosen:
+def _choose(txn: Txn, state: WriteState) -> tuple[bool, Sequence[Op | _Chosen]]:
+    """Return whether the compares of a transaction hold, and the branch to run."""
     succeeded = True
+    key, found = None, None
     for compare in txn.compare:
-        if not _holds(compare, state.newest(compare.key)):
+        if compare.key != key:
+            key, found = compare.key, state.newest(compare.key)
+        if not _holds(compare, found):
             succeeded = False
             break
     ops: Sequence[Op | _Chosen] = txn.success if succeeded else txn.failure
     if Txn in map(type, ops):
-        ops = [_choose(each, state) if isinstance(each, Txn) else each for each in ops]
-    return _Chosen(succeeded, ops)
+        ops = [_Chosen(*_choose(op, state)) if isinstance(op, Txn) else op for op in ops]
+    return succeeded, ops
 
 
 _FIELDS = {
@@ -119,7 +124,7 @@ def _run(ops: Sequence[Op | _Chosen], state: WriteState) -> _Results:
     for op in ops:
         if isinstance(op, Put):
             prev = state.put(op.key, op.value, op.lease)
-            results.append(PutResult(prev) if op.prev_kv else _NO_PREV)
+            results.append(_new(PutResult, (prev,)) if op.prev_kv else _NO_PREV)
         elif isinstance(op, Delete):
             results.append(DeleteResult(state.delete(op.key, op.range_end)))
         elif isinstance(op, Range):

@@ -126,8 +126,8 @@ def parts_of(*several):
 
 def may_join(first, *others):
     """Whether the last of some parts may join a group of those before it."""
-    group = CommitGroup()
-    for part in (first, *others[:-1]):
+    group = CommitGroup(first)
+    for part in others[:-1]:
         assert group.takes(part)
         group.add(part)
     return group.takes(others[-1])
@@ -182,12 +182,14 @@ def test_a_group_takes_who_may_share_with_each_of_it():
 
     taken = left = 0
     for _ in range(300):
-        group = CommitGroup()
-        for part in (any_part() for _ in range(6)):
-            alone = all(may_join(other, part) and may_join(part, other) for other in group.members)
+        members = [any_part()]
+        group = CommitGroup(members[0])
+        for part in (any_part() for _ in range(5)):
+            alone = all(may_join(other, part) and may_join(part, other) for other in members)
             assert group.takes(part) is alone
             if alone:
                 group.add(part)
+                members.append(part)
                 taken += 1
             else:
                 left += 1

@@ -33,7 +33,7 @@ class Waiting(threading.Thread):
         self._lock, self.outcome = lock, "nothing"
         self.start()
         queued = threading.Event()
-        while not lock._waiting and lock._owner != self.ident and self.is_alive():
+        while not lock._waiting and lock.owner != self.ident and self.is_alive():
             queued.wait(0.001)
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ def test_an_interrupted_release_hands_it_on(lock: WriterLock) -> None:
         came = release_interrupted(lock, place)
         waiting.join(WAIT_S)
         assert waiting.outcome == "acquired", f"interrupted at step {place}"
-        assert (lock._owner, list(lock._waiting)) == (None, [])
+        assert (lock.owner, list(lock._waiting)) == (None, [])
         if not came:
             return
         place += 1

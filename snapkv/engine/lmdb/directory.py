@@ -143,7 +143,7 @@ def _read_meta(data: str) -> MetaPage:
         file.seek(first.page_bytes)
         second = _meta_page(file.read(_PAGE_HEADER_BYTES + _META_PAGE.size), data)
         size = os.fstat(file.fileno()).st_size
-    newest = max(first, second, key=lambda meta: meta.txn)
+    newest = second if second.txn > first.txn else first
     needed = (newest.last_page + 1) * newest.page_bytes
     if size < needed:
         raise CorruptStoreError(f"{data} was cut short: {size:,} bytes, {needed:,} are in use")

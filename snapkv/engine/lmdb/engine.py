@@ -119,7 +119,7 @@ class LmdbEngine:
         longer than `EXPIRE_SECONDS_MAX`, the disk is full), the answer leaves out the keys of that
         lease. A store that is open for reading only answers as if leases never ended.
         """
-        env = self._env
+        env = self._env if self._closed else self._shared  # the first raises
         while (found := reading.read(env, ranges)) is None:
             try:
                 writing.expire_due(env, min(EXPIRE_SECONDS_MAX, _wait(timeout)))
@@ -167,7 +167,8 @@ class LmdbEngine:
         self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
     ) -> TxnResult:
         """Run one transaction; waits up to `timeout` seconds for the write lock."""
-        return writing.transact(self._env, self.limits, prepare, peek, timeout)
+        env = self._env if self._closed else self._shared  # the first raises
+        return writing.transact(env, self.limits, prepare, peek, timeout)
 
     def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
         """Run transactions in order, durable together; stops at the first one that fails."""

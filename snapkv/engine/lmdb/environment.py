@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import NamedTuple
 
@@ -91,7 +93,7 @@ class Transaction:
                 del self.txn
             if self._write:
                 self.env.running_write = None
-            self.env.access.leave()
+            self.env.access.active.discard(get_ident())  # `leave`, without its own call
 
     def _abort_undisturbed(self) -> None:
         """Abort a write transaction while no other thread reads.
@@ -201,7 +203,7 @@ class Environment:
     def open_raw(self, map_bytes: int, *, write: bool) -> None:
         """Open the LMDB environment, without its databases."""
         readers = os.path.join(self.path, directory.READERS_FILE)
-        lock = not self.readonly or os.access(readers, os.R_OK | os.W_OK)
+        lock = not self.lock.readonly or os.access(readers, os.R_OK | os.W_OK)
         try:
             if lock:
                 os.close(files.open_made(readers, self.mode))
@@ -224,7 +226,7 @@ class Environment:
         assert self.raw is not None
         names = (records.META, records.RECORDS, records.LOG)
         try:
-            self.databases = Databases(*(self.raw.open_db(name, create=False) for name in names))
+            self.databases = Databases(*map(partial(self.raw.open_db, create=False), names))
             with self.raw.begin() as txn:
                 raw_format = txn.get(records.FORMAT_KEY, db=self.databases.meta)
         except client.NotFoundError as e:
@@ -301,11 +303,11 @@ class Environment:
 
     def writing(self) -> Transaction:
         """Return a write transaction for the holder of the lock; aborted unless committed."""
-        assert self.lock.held()
         return Transaction(self, write=True)
 
     def begin(self, write: bool) -> client.Transaction:
         """Enter and begin a transaction; the caller calls `access.leave` even when this raises."""
+        assert not write or self.lock.owner == get_ident()
         for _ in range(_BEGIN_TRIES_MAX):
             self.access.enter()
             if self.stale or self.raw is None:
@@ -362,7 +364,7 @@ class Environment:
 
     def release(self) -> None:
         """Free the write lock, if held, and abort a transaction that an interrupt left running."""
-        if self.lock.held():
+        if self.lock.owner == get_ident():
             if self.running_write is not None:
                 with self.access.pause_others():
                     self.running_write.abort()
@@ -387,7 +389,9 @@ class Environment:
         if changed is not None:  # LMDB reuses the number of a commit without changes
             self.cache_state(number, changed)
             self.commits += 1
-            self.notify()
+            with self.changed:  # as `notify`
+                if self.watching:
+                    self.changed.notify_all()
 
     def notify(self) -> None:
         """Wake all waiting watchers of this process."""

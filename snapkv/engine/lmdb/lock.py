@@ -43,7 +43,8 @@ class WriterLock:
         # interrupt cannot come between taking the lock and entering the block
         self._mutex = threading.Lock()
         self._turn = threading.Condition(self._mutex)
-        self._owner: int | None = None
+        self.owner: int | None = None
+        """The thread that holds the lock, or is about to take it."""
         self._waiting: deque[int] = deque()
         self.closed = False
 
@@ -67,9 +68,9 @@ class WriterLock:
             raise ReadOnlyError(f"{self.path}: the store is open for reading only")
         deadline = None
         with self._mutex:
-            is_free = self._owner is None
+            is_free = self.owner is None
             if is_free:
-                self._owner = threading.get_ident()
+                self.owner = threading.get_ident()
         if not is_free:
             deadline = monotonic() + max(0.0, timeout)
             self._queue(deadline)
@@ -93,33 +94,33 @@ class WriterLock:
 
     def release(self) -> None:
         """Free the lock if this thread holds it, and hand it to the thread that waits longest."""
-        if self._owner != threading.get_ident():
+        if self.owner != threading.get_ident():
             return
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         with self._mutex:
             if self._waiting:
                 self._turn.notify_all()  # first: after an interrupt the rest is done again
-            self._owner = self._waiting[0] if self._waiting else None  # it leaves the queue itself
-            if self.closed and self._owner is None:
+            self.owner = self._waiting[0] if self._waiting else None  # it leaves the queue itself
+            if self.closed and self.owner is None:
                 self._close_file()
 
     def held(self) -> bool:
         """Return whether this thread holds the lock."""
-        return self._owner == threading.get_ident()
+        return self.owner == threading.get_ident()
 
     def _queue(self, deadline: float) -> None:
         """Wait for this thread's turn."""
         me = threading.get_ident()
         with self._mutex:
-            if self._owner == me:
+            if self.owner == me:
                 raise EngineBusyError("this thread is inside a transaction already")
-            if self._owner is None:
-                self._owner = me
+            if self.owner is None:
+                self.owner = me
                 return
             try:
                 self._waiting.append(me)
-                while self._owner != me:
+                while self.owner != me:
                     left = deadline - monotonic()
                     if left <= 0:
                         raise EngineBusyError("another thread of this process holds the lock")
@@ -164,7 +165,7 @@ class WriterLock:
         """
         self.closed = True
         with self._mutex:
-            if self._owner is None:
+            if self.owner is None:
                 self._close_file()
 
     def abandon(self) -> None:

@@ -28,7 +28,7 @@ from snapkv.engine.contract import (
     Versions,
 )
 from snapkv.engine.lmdb import client, records
-from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.environment import Environment, Transaction
 from snapkv.engine.lmdb.leases import Leases, is_due
 from snapkv.engine.lmdb.records import (
     HEADER,
@@ -111,11 +111,13 @@ def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
 
 def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
     """Answer all ranges from one read transaction; None when a lease must end before."""
-    with env.reading() as txn:
-        state, cursor = txn.state, txn.cursor()
+    with Transaction(env, write=False) as txn:
+        state, cursor = txn.state, txn.txn.cursor(txn.databases.records)
         if state.due and not env.readonly and is_due(state):
             return None
-        results = [answer(cursor, state, wanted, revision_in(state, wanted)) for wanted in ranges]
+        results = []
+        for wanted in ranges:
+            results.append(answer(cursor, state, wanted, revision_in(state, wanted)))
         return ReadResult(Header(state.revision, env.cluster), results)
 
 
@@ -236,10 +238,12 @@ def answer(
 ) -> RangeResult:
     """Answer one range at a revision that was checked, as if the leases `over` had no keys."""
     if not wanted.range_end:
-        found = point(cursor, wanted.key, revision)
-        if over and found and found.lease in over:
-            found = None
-        return _answer_point(found, wanted)
+        found = point_of(cursor, wanted.key, records.checked_stem(wanted.key), revision)
+        if found is None or (over and found.lease in over):
+            return RangeResult([], 0)
+        if wanted.count_only:
+            return RangeResult([], 1)
+        return RangeResult([found._replace(value=b"") if wanted.keys_only else found], 1)
     first, beyond = span_of(wanted.key, wanted.range_end)
     if wanted.count_only:
         return RangeResult([], _count(cursor, Walk(first, beyond, revision, keys_only=True), over))
@@ -250,14 +254,6 @@ def answer(
         kvs += key_values(some, wanted.keys_only, over)
     rest = _count(cursor, walk, over) if walk.target is not None else 0
     return RangeResult(kvs, len(kvs) + rest, rest > 0)
-
-
-def _answer_point(found: KeyValue | None, wanted: Range) -> RangeResult:
-    if found is None:
-        return RangeResult([], 0)
-    if wanted.count_only:
-        return RangeResult([], 1)
-    return RangeResult([found._replace(value=b"") if wanted.keys_only else found], 1)
 
 
 def _count(cursor: client.Cursor, walk: Walk, over: Container[int]) -> int:

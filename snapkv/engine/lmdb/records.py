@@ -204,9 +204,8 @@ def is_removal(value: bytes) -> bool:
     return bool(value[HEADER_BYTES - 1] & REMOVED)
 
 
-def be64(number: int) -> bytes:
-    """Return the key of a log entry."""
-    return _BE64.pack(number)
+be64 = _BE64.pack
+"""Returns the key of a log entry from its revision."""
 
 
 def from_be64(raw: bytes) -> int:

@@ -58,7 +58,10 @@ def _shared(path: str) -> Environment | None:
     except OSError:
         return None
     file_id = found.st_dev, found.st_ino
-    return next((env for env in _environments if env.file_id == file_id), None)
+    for env in _environments:
+        if env.file_id == file_id:
+            return env
+    return None
 
 
 def _open(path: str, options: EnvironmentOptions, create: bool) -> Environment:
@@ -81,7 +84,7 @@ def _opened(path: str, options: EnvironmentOptions) -> Environment:
     env = Environment(path, options)
     try:
         env.open()
-        if not env.readonly and not env.lock.marked():
+        if not env.lock.readonly and not env.lock.marked():
             env.lock.mark()  # a copy that came without the lock file
     except BaseException:
         env.close()

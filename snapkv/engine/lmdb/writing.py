@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from threading import get_ident
+from typing import TypeAlias, TypeVar
 
 from snapkv.base.waiting import boot_tag, pause, uptime_ns
 from snapkv.engine.caller_rules import (
@@ -64,7 +65,7 @@ class WriteView:
         self._put, self._cursor = txn.put, txn.cursor(self._records)
         self._state = transaction.state
         self._revision = transaction.state.revision + 1
-        self._suffix = records.suffix_of(self._revision)
+        self._suffix = records.be64(REVISION_MAX - self._revision)
         self.changed: dict[bytes, bool] = {}
         self.seen: dict[bytes, KeyValue | None] = {}
 
@@ -112,11 +113,11 @@ class WriteView:
         """Write the log entry and the state, if anything changed; return the newest revision."""
         cluster = self._transaction.env.cluster
         if not self.changed:
-            return Header(self._state.revision, cluster)
+            return _new(Header, (self._state.revision, cluster))
         entry = records.encode_changes(self.changed)
         self._put(records.be64(self._revision), entry, db=self._transaction.databases.log)
         self._transaction.put_state(_new(StoredState, (self._revision, *self._state[1:])))
-        return Header(self._revision, cluster)
+        return _new(Header, (self._revision, cluster))
 
     def _move(self, key: bytes, before: int, after: int) -> None:
         if before:
@@ -168,18 +169,6 @@ T = TypeVar("T")
 Prepare: TypeAlias = Callable[[KeyValue | None], Txn]
 
 
-class Peeked(NamedTuple):
-    """The version of a key that was peeked at, and the revision of that read.
-
-    It may not be the newest, although the lock is held: a lease may have ended since, and a writer
-    that was killed in its commit may have left a revision that readers do not see yet.
-    """
-
-    key: bytes
-    kv: KeyValue | None
-    revision: int
-
-
 def transact(
     env: Environment, limits: EngineLimits, prepare: Prepare, peek: bytes, timeout: float
 ) -> TxnResult:
@@ -189,20 +178,35 @@ def transact(
     raise, be interrupted, even fork. No other writer can come in between.
     """
     try:
-        lock = env.ready().lock
+        if env.stale or env.raw is None:
+            env.ready()
+        lock = env.lock
     except SnapKVError as e:
         raise Refused(e) from e
-    if lock.held():
+    if lock.owner == get_ident():
         raise Refused(EngineBusyError("this thread is inside a transaction already"))
     try:
-        peeked, revision = _locked_peek(env, peek, timeout)
+        try:
+            lock.acquire(timeout)
+            read = reading.get(env, peek, 0)
+            peeked, revision = _peek(env, peek) if read is None else (read.kv, read.header.revision)
+        except SnapKVError as e:
+            raise Refused(e) from e
         txn = prepare(peeked)
         if env.references == 0:
             raise Refused(StoreClosedError("the engine was closed"))
         if lock.closed or env.lock is not lock:
             raise Refused(EngineUnavailableError("this process was forked inside a transaction"))
         check_distinct(txn)
-        return _sent(env, limits, txn, Peeked(peek, peeked, revision))
+        try:
+            needed = check(txn, limits)
+            env.check_space(needed)
+            work = partial(_applied, txn, peek, peeked, revision)
+            return growing(env, needed, partial(_committed, env, work))
+        except OutcomeUnknown:
+            raise
+        except SnapKVError as e:
+            raise Refused(e) from e
     finally:
         try:
             env.release()
@@ -245,32 +249,14 @@ def check(txn: Txn, limits: EngineLimits) -> int:
     return check_limits(txn, limits)
 
 
-def _locked_peek(env: Environment, peek: bytes, timeout: float) -> tuple[KeyValue | None, int]:
-    """Return a key's newest version, and the revision of that read."""
-    try:
-        env.lock.acquire(timeout)
-        if (found := reading.get(env, peek, 0)) is not None:
-            return found.kv, found.header.revision
-        while True:
-            with env.reading() as txn:
-                if not is_due(txn.state):
-                    kv = reading.point(txn.cursor(), peek, REVISION_MAX)
-                    return kv, txn.state.revision
-            expire_held(env)
-    except SnapKVError as e:
-        raise Refused(e) from e
-
-
-def _sent(env: Environment, limits: EngineLimits, txn: Txn, peeked: Peeked) -> TxnResult:
-    """Apply and commit; any failure before the commit raises `Refused`."""
-    try:
-        needed = check(txn, limits)
-        env.check_space(needed)
-        return growing(env, needed, partial(_committed, env, partial(_applied, txn, peeked)))
-    except OutcomeUnknown:
-        raise
-    except SnapKVError as e:
-        raise Refused(e) from e
+def _peek(env: Environment, peek: bytes) -> tuple[KeyValue | None, int]:
+    """Return a key's newest version, and the revision of that read; the lock is held."""
+    while True:
+        with env.reading() as txn:
+            if not is_due(txn.state):
+                kv = reading.point(txn.cursor(), peek, REVISION_MAX)
+                return kv, txn.state.revision
+        expire_held(env)
 
 
 def growing(env: Environment, needed_bytes: int, attempt: Callable[[], T]) -> T:
@@ -285,7 +271,7 @@ def growing(env: Environment, needed_bytes: int, attempt: Callable[[], T]) -> T:
 
 def _committed(env: Environment, work: Callable[[Transaction], T]) -> T:
     """Do some work in a write transaction in which nothing is due, and commit it."""
-    with env.writing() as transaction:
+    with Transaction(env, write=True) as transaction:
         before = transaction.state.revision
         if transaction.state.due:
             expire(transaction)
@@ -294,10 +280,17 @@ def _committed(env: Environment, work: Callable[[Transaction], T]) -> T:
         return result
 
 
-def _applied(txn: Txn, peeked: Peeked, transaction: Transaction) -> TxnResult:
+def _applied(
+    txn: Txn, peek: bytes, peeked: KeyValue | None, revision: int, transaction: Transaction
+) -> TxnResult:
+    """Apply a transaction; `peeked` is the version of the key `peek` that was read at `revision`.
+
+    It may not be the newest, although the lock is held: a lease may have ended since, and a writer
+    that was killed in its commit may have left a revision that readers do not see yet.
+    """
     view = WriteView(transaction)
-    if peeked.revision == transaction.state.revision:
-        view.seen[peeked.key] = peeked.kv
+    if revision == transaction.state.revision:
+        view.seen[peek] = peeked
     return apply(txn, view, view.finish)
 
 
