@@ -27,10 +27,8 @@ import logging
 
 from snapkv._version import __version__
 from snapkv.clock import Clock, ManualClock, SystemClock, commit_after
-from snapkv.coordination.election import Election
-from snapkv.coordination.leader import Leader
-from snapkv.coordination.live import LeasedKey, Live, LiveItems
-from snapkv.coordination.live_watch import LiveChange, LiveWatch
+from snapkv.coordination.election import Election, Leader
+from snapkv.coordination.leased_keys import LeasedKey, Live, LiveChange, LiveItems, LiveWatch
 from snapkv.coordination.session import Session, SessionInfo
 from snapkv.copying import record
 from snapkv.copying.import_prefix import ImportResult, import_prefix
@@ -79,13 +77,11 @@ from snapkv.model import (
 )
 from snapkv.reading.observed import Observed
 from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.watch import Watch
-from snapkv.store.health import Health
-from snapkv.store.observe import observe
-from snapkv.store.open import from_etcd3, open, open_archive, open_on
-from snapkv.store.space import Space
-from snapkv.store.stats import Stats
+from snapkv.reading.watches import Watch
+from snapkv.store.diagnostics import Health, Stats
+from snapkv.store.open import from_etcd3, observe, open, open_archive, open_on
 from snapkv.store.store import SnapshotKV
+from snapkv.store.writes import Space
 from snapkv.times import When, format_time, pack, to_datetime
 
 __all__ = [

@@ -21,11 +21,11 @@ from snapkv import Snapshot
 from snapkv.spark.sources import (
     Arrays,
     AskedColumns,
+    KeyRange,
     Keyspace,
     Layout,
     PinnedCommits,
     Reader,
-    Span,
     Task,
     arrow,
     arrow_schema,
@@ -148,7 +148,7 @@ def cut(
     if until <= after:
         return []
     start, end = (feed.space.encode(layout.key_after(place)) for place in (after, until))
-    span = Span(feed.space, start, end, text=False)
+    span = KeyRange(feed.space, start, end, text=False)
     groups = cut_keys(reader, span, commits.reading, tasks, PIECE_ROWS)
     decode = feed.space.decode
     return [

@@ -10,10 +10,9 @@
 A store belongs to the loop in which it was opened, and to its process: open it after a fork.
 """
 
-from snapkv.aio.coordination import Election, Leaders, Session
-from snapkv.aio.live import LeasedKey, Live, LiveWatch
-from snapkv.aio.observed import Observed
+from snapkv.aio.coordination import Election, Leaders, LeasedKey, Live, LiveWatch, Session
 from snapkv.aio.opening import observe, open
+from snapkv.aio.reads import Observed
 from snapkv.aio.snapshot import Snapshot
 from snapkv.aio.store import SnapshotKV, Space
 from snapkv.aio.watch import Watch

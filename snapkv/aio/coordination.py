@@ -1,59 +1,156 @@
-"""Sessions and elections whose calls are awaited."""
+"""Sessions, elections and leased keys whose calls are awaited."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, Self, TypeVar
 
-from snapkv.aio.following import LOOK_S, Following
+from snapkv.aio.methods import awaited, written
 from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.base.waiting import monotonic
+from snapkv.coordination.election import Election as SyncElection
+from snapkv.coordination.election import Leader as Leader
+from snapkv.coordination.leased_keys import LeasedKey as SyncLeasedKey
+from snapkv.coordination.leased_keys import Live as SyncLive
+from snapkv.coordination.leased_keys import LiveChange
+from snapkv.coordination.leased_keys import LiveWatch as SyncLiveWatch
+from snapkv.coordination.session import Session as SyncSession
+from snapkv.errors import InvalidTypeError, StoreClosedError
 from snapkv.model import Held
+from snapkv.reading.deadline import check_wait
 
-if TYPE_CHECKING:
-    from snapkv.coordination.election import Election as SyncElection
-    from snapkv.coordination.leader import Leader
-    from snapkv.coordination.session import Session as SyncSession
-    from snapkv.coordination.session import SessionInfo
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+# --- watches of the engine as asynchronous iterators: a cancelled `next` loses nothing ---
+# A step is read by a task of its own. A `next` that is cancelled leaves that task to the next call:
+#
+#     first next()    starts a task, which waits for a change; is cancelled
+#     (a change)      the task has it
+#     second next()   finds the task, and returns the change
+
+LOOK_S = 1.0
+"""How long a thread waits before it checks whether its task is still there."""
+
+
+class EngineWatch(Protocol[T_co]):
+    """A watch of the engine whose `next` waits."""
+
+    def next(self, timeout: float | None = None) -> T_co | None:
+        """Return the next step; None if `timeout` seconds bring none."""
+        ...
+
+    def close(self) -> None:
+        """End the watch; may be repeated."""
+        ...
+
+
+class Following(AsyncClosing, Generic[T]):
+    """The steps of a watch, as an asynchronous iterator. Use it from one task.
+
+    Iteration waits for ever, or ends after `timeout` seconds without a step.
+    """
+
+    def __init__(self, runner: Runner, source: EngineWatch[T], timeout: float | None) -> None:
+        check_wait(timeout)
+        self._runner, self._timeout = runner, timeout
+        self._source: EngineWatch[T] = source
+        self._reading: asyncio.Task[T | None] | None = None
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            step = await self.next(self._timeout)
+        except StoreClosedError:
+            if not self._closed:
+                raise
+            step = None
+        if step is None:
+            raise StopAsyncIteration
+        return step
+
+    async def next(self, timeout: float | None = None) -> T | None:
+        """Return the next step; None if `timeout` seconds (None: no bound) bring none."""
+        check_wait(timeout)
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            if self._closed:
+                raise StoreClosedError("the watch was closed")
+            left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+            if self._reading is None:  # else one that a cancelled call has left
+                self._reading = asyncio.create_task(self._read(max(0.0, left_s)))
+                self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+            step = await self._heard(self._reading)
+            if step is not None or (deadline is not None and monotonic() >= deadline):
+                return step
+
+    async def _heard(self, reading: asyncio.Task[T | None]) -> T | None:
+        """Return what was read; if this call is cancelled, the next one waits for it."""
+        await asyncio.wait({reading})
+        self._reading = None
+        if reading.cancelled():  # by `aclose`
+            raise StoreClosedError("the watch was closed")
+        return reading.result()
+
+    async def _read(self, seconds: float) -> T | None:
+        return await self._runner.wait(partial(self._source.next, seconds), self._source.close)
+
+    async def aclose(self) -> None:
+        """End the watch; a task that waits in it ends its iteration. May be repeated."""
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+        with suppress(StoreClosedError):  # the store has closed it
+            await self._runner.run(self._source.close)
+
+
+# --- sessions and elections ---
 
 
 class Session(AsyncClosing):
     """A process's sign of life in a store: `snapkv.Session`, awaited."""
 
     def __init__(self, runner: Runner, session: SyncSession) -> None:
-        self._runner, self.sync = runner, session
+        self._runner, self._sync = runner, session
         self.id, self.ttl_s, self.value = session.id, session.ttl_s, session.value
         self.revision = session.revision
 
     def __repr__(self) -> str:
-        return f"<aio {repr(self.sync)[1:]}"
+        return f"<aio {repr(self._sync)[1:]}"
 
     @property
     def alive(self) -> bool:
         """Whether the session can be relied on; no round trip."""
-        return self.sync.alive
+        return self._sync.alive
 
     @property
     def left_s(self) -> float:
         """Seconds that the session lives without another renewal; 0 if it is lost."""
-        return self.sync.left_s
+        return self._sync.left_s
 
     @property
     def guard(self) -> Held:
         """A guard: a commit with it raises `ConflictError` once the session has ended."""
-        return self.sync.guard
+        return self._sync.guard
 
     def check(self) -> None:
         """Raise `SessionLostError` if the session is not alive. No round trip."""
-        self.sync.check()
+        self._sync.check()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the session is lost or closed; False if `timeout` seconds pass first."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
-            wait = partial(self.sync.wait_lost, max(0.0, left_s))
+            wait = partial(self._sync.wait_lost, max(0.0, left_s))
             if await self._runner.wait(wait, lambda: None):
                 return True
             if deadline is not None and monotonic() >= deadline:
@@ -61,7 +158,7 @@ class Session(AsyncClosing):
 
     async def aclose(self) -> None:
         """End the session: its keys vanish at once. May be repeated."""
-        await self._runner.write(self.sync.close)
+        await self._runner.write(self._sync.close)
 
 
 class Election(AsyncClosing):
@@ -98,25 +195,15 @@ class Election(AsyncClosing):
         await self._runner.wait(campaign, self._sync.close)
         return self
 
-    async def proclaim(self, value: bytes) -> None:
-        """Change the leader's value; the leadership and its guard stay."""
-        await self._runner.write(self._sync.proclaim, value)
-
-    async def resign(self) -> None:
-        """Give up the leadership, or the candidacy that another task waits with."""
-        await self._runner.write(self._sync.resign)
+    proclaim = written(SyncElection.proclaim)
+    resign = written(SyncElection.resign)
 
     async def aclose(self) -> None:
         """Resign; never fails."""
         await self._runner.write(self._sync.close)
 
-    async def end_session(self, session: SessionInfo) -> bool:
-        """End another process's session if this leadership holds; return whether this call did."""
-        return await self._runner.write(self._sync.end_session, session)
-
-    async def leader(self) -> Leader | None:
-        """Return the leader, None without a candidate."""
-        return await self._runner.run(self._sync.leader)
+    end_session = written(SyncElection.end_session)
+    leader = awaited(SyncElection.leader)
 
     async def watch_leader(self, timeout: float | None = None) -> Leaders:
         """Return an asynchronous iterator of the leaders, from the present one on."""
@@ -126,3 +213,109 @@ class Election(AsyncClosing):
 
 class Leaders(Following["Leader"]):
     """The leaders of an election, the present one first: `snapkv.coordination.Leaders`, awaited."""
+
+
+# --- leased keys ---
+
+
+class LeasedKey:
+    """A key that its caller has put under a lease: `snapkv.LeasedKey`, awaited."""
+
+    def __init__(self, runner: Runner, leased: SyncLeasedKey) -> None:
+        self._runner, self._sync = runner, leased
+        self.key, self.ttl_s = leased.key, leased.ttl_s
+
+    @property
+    def revision(self) -> int:
+        """The revision of the engine that wrote it."""
+        return self._sync.revision
+
+    def __repr__(self) -> str:
+        return f"<aio {repr(self._sync)[1:]}"
+
+    renew = written(SyncLeasedKey.renew)
+    revoke = written(SyncLeasedKey.revoke)
+
+
+class Live:
+    """The leased keys of a store: `snapkv.Live`, awaited; `store.live`."""
+
+    def __init__(self, runner: Runner, live: SyncLive) -> None:
+        self._runner, self._sync = runner, live
+
+    async def put(
+        self, key: str, value: bytes, ttl: float | None = None, *, session: Session | None = None
+    ) -> LeasedKey:
+        """Write a key that vanishes after `ttl` seconds without `renew`, or with a session."""
+        if session is not None and not isinstance(session, Session):
+            raise InvalidTypeError(
+                f"session must be a Session of snapkv.aio, not {type(session).__name__}"
+            )
+        put = partial(self._sync.put, session=None if session is None else session._sync)
+        return LeasedKey(self._runner, await self._runner.write(put, key, value, ttl))
+
+    get = awaited(SyncLive.get)
+    items = awaited(SyncLive.items)
+
+    def watch(
+        self, prefix: str = "", since: int | None = None, *, timeout: float | None = None
+    ) -> LiveWatch:
+        """Return an asynchronous iterator of what happens to live keys after a revision.
+
+        `await` begins it; otherwise its first step does. Each has a watch of the engine of its own.
+        """
+        return LiveWatch(self._runner, partial(self._sync.watch, prefix, since), timeout)
+
+
+class LiveWatch(Following[LiveChange]):
+    """The changes of live keys, none missing, none twice: `snapkv.LiveWatch`, awaited.
+
+    `await store.live.watch(...)`, `async with` and the first step begin it: "now" is then.
+    """
+
+    def __init__(
+        self, runner: Runner, watch: Callable[[], SyncLiveWatch], timeout: float | None
+    ) -> None:
+        self._later = _BegunLater(watch)
+        super().__init__(runner, self._later, timeout)
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self._begun().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._begun()
+
+    async def _begun(self) -> Self:
+        await self._runner.run(self._later.begin)
+        return self
+
+
+class _BegunLater:
+    """A watch that its first call begins; its calls run where the store's calls run."""
+
+    def __init__(self, make: Callable[[], SyncLiveWatch]) -> None:
+        self._make = make
+        self._watch: SyncLiveWatch | None = None
+        self._closed = False
+
+    def begin(self) -> SyncLiveWatch:
+        """Begin the watch, once."""
+        if self._watch is None:
+            made = self._make()
+            if self._watch is None and not self._closed:
+                self._watch = made
+            else:  # meanwhile another call has begun or closed it
+                made.close()
+        if self._watch is None:
+            raise StoreClosedError("the watch was closed")
+        return self._watch
+
+    def next(self, timeout: float | None = None) -> LiveChange | None:
+        """Return the next change; None if `timeout` seconds bring none."""
+        return self.begin().next(timeout)
+
+    def close(self) -> None:
+        """End the watch; may be repeated."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.close()

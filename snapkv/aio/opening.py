@@ -8,14 +8,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from snapkv.aio.observed import Observed
+from snapkv.aio.reads import Observed
 from snapkv.aio.resources import C, Opening, made
 from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
 from snapkv.aio.store import SnapshotKV
 from snapkv.codecs import Codec
 from snapkv.location import scheme_of
 from snapkv.model import K, V
-from snapkv.store import observe as _observe
 from snapkv.store import open as _open
 
 
@@ -56,7 +55,7 @@ def observe(url: str, *, prefix: K, **options: Any) -> Opening[Observed[K]]:
 
     async def begin() -> Observed[K]:
         runner = await runner_for(url, options)
-        call = partial(_observe.observe, url, prefix=prefix, **options)
+        call = partial(_open.observe, url, prefix=prefix, **options)
         return Observed(runner, await opened(runner, call))
 
     return Opening(begin())

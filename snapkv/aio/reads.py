@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from snapkv.aio.iterating import steps_of
+from snapkv.aio.methods import awaited, iterated
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.aio.snapshot import Snapshot
-from snapkv.aio.watch import Hub, Watch
-from snapkv.model import Difference, Entry, K, KeysAndValues, V, Version
+from snapkv.aio.watch import SharedWatch, Watch
+from snapkv.model import K, KeysAndValues, V
+from snapkv.reading.observed import Observed as SyncObserved
+from snapkv.reading.view import KeyspaceReads, View
 from snapkv.times import When
 
 if TYPE_CHECKING:
-    from snapkv.reading.arrow import Table
-    from snapkv.reading.observed import Observed as SyncObserved
-    from snapkv.reading.view import View
     from snapkv.timeline.timeline import Integers, Revisions
 
 D = TypeVar("D")
@@ -35,11 +34,9 @@ class Reads(KeysAndValues[K, V]):
     ) -> None:
         self._runner = runner
         self._sync: View[K, V] = view  # type: ignore[assignment]  # it has the same names
-        self._hub: Hub[K] = Hub(runner, view) if raw is None else raw._hub
+        self._shared: SharedWatch[K] = SharedWatch(runner, view) if raw is None else raw._shared
 
-    async def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> V:
-        """Return the value of a key, now or at a time."""
-        return await self._runner.run(self._sync.load, key, ts, timeout=timeout)
+    load = awaited(KeyspaceReads[K, V].load)
 
     @overload
     async def get(
@@ -57,52 +54,15 @@ class Reads(KeysAndValues[K, V]):
         """Return the value of a key, now or at a time, or `default` if the key is absent."""
         return await self._runner.run(self._sync.get, key, default, ts, timeout=timeout)
 
-    async def entry(
-        self, key: K, ts: When | None = None, *, timeout: float | None = None
-    ) -> Entry[V]:
-        """Return a key's value with its revisions, now or at a time."""
-        return await self._runner.run(self._sync.entry, key, ts, timeout=timeout)
-
-    async def entries_of(
-        self, keys: Iterable[K], ts: When | None = None, *, timeout: float | None = None
-    ) -> list[Entry[V] | None]:
-        """Return the entries of given keys, None where one is absent, now or at a time."""
-        return await self._runner.run(self._sync.entries_of, keys, ts, timeout=timeout)
-
-    async def load_with_prefix(
-        self, prefix: K, ts: When | None = None, *, timeout: float | None = None
-    ) -> tuple[list[K], list[V]]:
-        """Return all keys with a prefix and their values, two lists in key order."""
-        return await self._runner.run(self._sync.load_with_prefix, prefix, ts, timeout=timeout)
-
-    def diff(
-        self,
-        a: When | None,
-        b: When | None = None,
-        prefix: K | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> AsyncIterator[Difference[K, V]]:
-        """Yield the differences between two moments (None: now), in key order."""
-        return self._steps(self._sync.diff, a, b, prefix, timeout=timeout)
-
-    def history(
-        self,
-        key: K,
-        *,
-        since: When | None = None,
-        until: When | None = None,
-        limit: int | None = None,
-        newest_first: bool = False,
-        timeout: float | None = None,
-    ) -> AsyncIterator[Version[V]]:
-        """Yield the versions of a key, oldest first: time, value, writer and note."""
-        history = partial(self._sync.history, newest_first=newest_first, timeout=timeout)
-        return self._steps(history, key, since=since, until=until, limit=limit)
+    entry = awaited(KeyspaceReads[K, V].entry)
+    entries_of = awaited(KeyspaceReads[K, V].entries_of)
+    load_with_prefix = awaited(KeyspaceReads[K, V].load_with_prefix)
+    diff = iterated(KeyspaceReads[K, V].diff)
+    history = iterated(View[K, V].history)
 
     async def end_watches(self) -> None:
         """End all watches of these keys; tasks that wait in one raise `StoreClosedError`."""
-        await self._hub.close()
+        await self._shared.close()
 
     async def at(
         self,
@@ -131,34 +91,9 @@ class Reads(KeysAndValues[K, V]):
         """Return the revisions of many moments."""
         return await self._runner.run(self._sync.revisions_at, timestamps, timeout=timeout)
 
-    async def timestamp_of(self, when: When) -> int:
-        """Return the timestamp of a time, by this store's clock."""
-        return await self._runner.run(self._sync.timestamp_of, when)
-
-    async def changes_to_arrow(
-        self,
-        prefix: K | None = None,
-        since: When | None = None,
-        until: When | None = None,
-        *,
-        preimages: bool = False,
-        timeout: float | None = None,
-    ) -> Table:
-        """Return the changes of the commits in (since, until] as an Arrow table."""
-        table = partial(self._sync.changes_to_arrow, preimages=preimages, timeout=timeout)
-        return await self._runner.run(table, prefix, since, until)
-
-    async def history_to_arrow(
-        self,
-        prefix: K | None = None,
-        since: When | None = None,
-        until: When | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> Table:
-        """Return every version in force at some time in [since, until], as an Arrow table."""
-        table = self._sync.history_to_arrow
-        return await self._runner.run(table, prefix, since, until, timeout=timeout)
+    timestamp_of = awaited(KeyspaceReads[K, V].timestamp_of)
+    changes_to_arrow = awaited(KeyspaceReads[K, V].changes_to_arrow)
+    history_to_arrow = awaited(KeyspaceReads[K, V].history_to_arrow)
 
     def watch(
         self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
@@ -168,7 +103,28 @@ class Reads(KeysAndValues[K, V]):
         All watches of this object share one watch of the engine, so a thousand cost little more
         than one. `await` begins it; otherwise its first step does.
         """
-        return Watch(self._hub, prefix, since, timeout, self._sync._decoding)
+        return Watch(self._shared, prefix, since, timeout, self._sync._decoding)
 
-    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        return steps_of(self._runner, partial(make, *args, **options))
+
+class Observed(Reads[K, bytes], AsyncClosing):
+    """Time travel over keys that other programs write: `snapkv.Observed`, awaited."""
+
+    _sync: SyncObserved[K]  # type: ignore[assignment]  # it has the reads of a view
+
+    def __init__(self, runner: Runner, observed: SyncObserved[K]) -> None:
+        super().__init__(runner, observed)  # type: ignore[arg-type]  # of each K, it is one
+
+    def __repr__(self) -> str:
+        return f"<aio {repr(self._sync)[1:]}"
+
+    async def aclose(self) -> None:
+        """Close it; tasks that wait raise `StoreClosedError`. Takes about a second at most.
+
+        May be repeated.
+        """
+        await self.end_watches()
+        await self._runner.wait(self._sync.close, end=lambda: None)  # the pool may be busy
+        await self._runner.end()
+
+    resolved = awaited(SyncObserved[K].resolved)
+    info = awaited(SyncObserved[K].info)

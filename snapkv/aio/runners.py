@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from snapkv.errors import NotSupportedError, StoreClosedError
 
@@ -32,41 +32,6 @@ END_S = 0.9
 """How long closing waits for what runs in the background."""
 
 
-class Runner(Protocol):
-    """Runs the calls of one store."""
-
-    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a call that has a bound of its own."""
-        ...
-
-    async def write(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a call that writes, and so may wait for other writers."""
-        ...
-
-    async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
-        """Return the result of a call that tries several times to write.
-
-        If it is cancelled, `stop` lets it end before its next try.
-        """
-        ...
-
-    async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
-        """Return the result of a call that may wait for long; `end` ends its wait if cancelled."""
-        ...
-
-    def start(self, work: Callable[[], object], name: str) -> None:
-        """Run a function in the background until it ends by itself."""
-        ...
-
-    def post(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop, from background work."""
-        ...
-
-    async def end(self) -> None:
-        """Wait for what runs in the background, `END_S` seconds at most."""
-        ...
-
-
 class LoopRunner:
     """Runs calls in greenlets of the loop."""
 
@@ -78,19 +43,13 @@ class LoopRunner:
         check_loop(self._runtime.loop)
         return await self._runtime.run(call, *args, **kwargs)
 
-    async def write(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a call."""
-        return await self.run(call, *args, **kwargs)
-
-    async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
-        """Return the result of a call; a cancelled one is interrupted where it waits."""
-        check_loop(self._runtime.loop)
-        return await self._runtime.run(call)
+    write = run
 
     async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one is interrupted where it waits."""
-        check_loop(self._runtime.loop)
-        return await self._runtime.run(call)
+        return await self.run(call)
+
+    retry = wait
 
     def start(self, work: Callable[[], object], name: str) -> None:
         """Run a function as a task."""
@@ -157,7 +116,7 @@ class ThreadRunner:
         error.add_note(_outcome(future))
 
     async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
-        """Return the result of a call, which has a thread of its own."""
+        """Return the result of a call, in a thread of its own; `end` ends a cancelled one."""
         check_loop(self._loop)
         future: Future[T] = Future()
         self.start(partial(_fulfil, future, partial(copy_context().run, call)), "snapkv aio wait")
@@ -234,3 +193,7 @@ def _outcome(future: Future[T]) -> str:
         if error is None
         else f"the call had failed: {error}"
     )
+
+
+Runner = LoopRunner | ThreadRunner
+"""Runs the calls of one store: calls that read, write, write in several tries, or wait for long."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Self, TypeVar
 
-from snapkv.aio.iterating import steps_of
+from snapkv.aio.methods import awaited, iterated, steps_of
 from snapkv.aio.runners import Runner
 from snapkv.errors import InvalidTypeError
-from snapkv.model import Difference, Entry, K, KeysAndValues, V
-
-if TYPE_CHECKING:
-    from snapkv.reading.arrow import Table
-    from snapkv.reading.snapshot import Snapshot as SyncSnapshot
+from snapkv.model import Difference, K, KeysAndValues, V
+from snapkv.reading.snapshot import Snapshot as SyncSnapshot
 
 D = TypeVar("D")
 
@@ -72,90 +69,15 @@ class Snapshot(KeysAndValues[K, V]):
         """Return a value, or `default` if the key is absent."""
         return await self._runner.run(self._sync.get, key, default)
 
-    async def entry(self, key: K, *, timeout: float | None = None) -> Entry[V]:
-        """Return a key's value with the revisions it was written and created at."""
-        return await self._runner.run(self._sync.entry, key, timeout=timeout)
-
-    async def entries_of(
-        self, keys: Iterable[K], *, timeout: float | None = None
-    ) -> list[Entry[V] | None]:
-        """Return the entries of some keys, None for absent ones."""
-        return await self._runner.run(self._sync.entries_of, keys, timeout=timeout)
-
-    async def count(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        timeout: float | None = None,
-    ) -> int:
-        """Return the number of keys, bounded as `items`."""
-        count = self._sync.count
-        return await self._runner.run(count, prefix, start=start, end=end, timeout=timeout)
-
-    def entries(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        after: K | None = None,
-        limit: int | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[tuple[K, Entry[V]]]:
-        """Yield (key, entry) pairs in key order; bounded as `items`."""
-        entries = partial(self._sync.entries, start=start, end=end, after=after, limit=limit)
-        return self._steps(entries, prefix, timeout=timeout)
-
-    def items(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        after: K | None = None,
-        limit: int | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[tuple[K, V]]:
-        """Yield (key, value) pairs in key order.
-
-        `start` (inclusive), `end`, `after` (both exclusive) and `limit` bound them.
-        """
-        items = partial(self._sync.items, start=start, end=end, after=after, limit=limit)
-        return self._steps(items, prefix, timeout=timeout)
-
-    def keys(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        after: K | None = None,
-        limit: int | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[K]:
-        """Yield keys in order, without reading values; bounded as `items`."""
-        keys = partial(self._sync.keys, start=start, end=end, after=after, limit=limit)
-        return self._steps(keys, prefix, timeout=timeout)
-
-    def values(self, prefix: K | None = None, *, timeout: float | None = None) -> AsyncIterator[V]:
-        """Yield values in key order."""
-        return self._steps(self._sync.values, prefix, timeout=timeout)
-
-    async def items_of(
-        self,
-        ranges: Iterable[tuple[K, K]],
-        *,
-        limit: int | None = None,
-        timeout: float | None = None,
-    ) -> list[list[tuple[K, V]]]:
-        """Return the keys and values in each of some short ranges [start, end)."""
-        return await self._runner.run(self._sync.items_of, ranges, limit=limit, timeout=timeout)
-
-    async def to_arrow(self, prefix: K | None = None, *, timeout: float | None = None) -> Table:
-        """Return the keys, with a prefix or all, as an Arrow table in key order."""
-        return await self._runner.run(self._sync.to_arrow, prefix, timeout=timeout)
+    entry = awaited(SyncSnapshot[K, V].entry)
+    entries_of = awaited(SyncSnapshot[K, V].entries_of)
+    count = awaited(SyncSnapshot[K, V].count)
+    entries = iterated(SyncSnapshot[K, V].entries)
+    items = iterated(SyncSnapshot[K, V].items)
+    keys = iterated(SyncSnapshot[K, V].keys)
+    values = iterated(SyncSnapshot[K, V].values)
+    items_of = awaited(SyncSnapshot[K, V].items_of)
+    to_arrow = awaited(SyncSnapshot[K, V].to_arrow)
 
     def diff(
         self, other: Snapshot[K, V], prefix: K | None = None, *, timeout: float | None = None
@@ -163,7 +85,5 @@ class Snapshot(KeysAndValues[K, V]):
         """Yield the differences from this snapshot to `other`, in key order."""
         if not isinstance(other, Snapshot):
             raise InvalidTypeError(f"diff needs a snapshot of the same keys, not {other!r}")
-        return self._steps(self._sync.diff, other._sync, prefix, timeout=timeout)
-
-    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        return steps_of(self._runner, partial(make, *args, **options))
+        diff = partial(self._sync.diff, other._sync, prefix, timeout=timeout)
+        return steps_of(self._runner, diff)

@@ -1,16 +1,16 @@
 """Following a store in an asyncio loop: one watch of the engine for all watches of a keyspace.
 
-A `Hub` follows the whole keyspace and gives each `Watch` the changes that match its prefix. A watch
-that begins in the past first reads what the hub has already passed:
+A `SharedWatch` follows the whole keyspace and gives each `Watch` the changes that match its prefix.
+A watch that begins in the past first reads what the shared one has already passed:
 
-    hub's position             watch of prefix "a/", since 10
-    30                         joins: what the hub delivers from now on goes to its queue
+    shared position             watch of prefix "a/", since 10
+    30                         joins: what is delivered from now on goes to its queue
     30 -> 40  (b/x changes)    reads 20 (a/x) and 30 (a/y) from a watch of the engine of its own
     40 -> 50  (a/z changes)    50 arrives in the queue
                                takes 50: nothing twice, nothing missing
 
-A queue that is full is not filled further: its watch leaves the hub, returns what is queued, and
-joins again as above. So one slow reader costs neither memory nor the others' time.
+A queue that is full is not filled further: its watch leaves the shared one, returns what is queued,
+and joins again as above. So one slow reader costs neither memory nor the time of other readers.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from collections.abc import Collection, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from snapkv.aio.iterating import Chunk, chunk_of
+from snapkv.aio.methods import Chunk, chunk_of
 from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.base.arguments import check_seconds
 from snapkv.base.waiting import pause
 from snapkv.errors import EngineUnavailableError, StoreClosedError, another
 from snapkv.model import Change, Changes, K, KeysAndValues, V
+from snapkv.reading.deadline import WAIT_S_MAX
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import KeyspaceReads
-from snapkv.reading.watch import WAIT_S_MAX
 from snapkv.times import When
 
 if TYPE_CHECKING:
     from snapkv.reading.observed import Observed
     from snapkv.reading.view import View
-    from snapkv.reading.watch import Watch as SyncWatch
+    from snapkv.reading.watches import Watch as SyncWatch
 
 QUEUE_MAX = 1_024
 """Commits in the queue of one watch."""
 QUEUE_BYTES_MAX = 16 << 20
 POSTED_MAX = 1_024
-"""Commits on their way from the thread of a hub to its loop."""
+"""Commits on their way from the thread of a shared watch to its loop."""
 LOOK_S = 1.0
-"""How often a hub checks whether a watch is left, and passes its position on when nothing comes."""
+"""How often it checks whether a watch is left, and passes its position on when nothing comes."""
 CHUNK = 64
 """Commits that a watch reads at once while it catches up."""
 
 
-class Hub(Generic[K]):
+class SharedWatch(Generic[K]):
     """The watches of one keyspace in one loop, which share one watch of the engine."""
 
     def __init__(self, runner: Runner, view: View[K, Any] | Observed[K]) -> None:
@@ -195,7 +195,7 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
 
     def __init__(
         self,
-        hub: Hub[K],
+        shared: SharedWatch[K],
         prefix: K | None,
         since: When | None,
         timeout: float | None,
@@ -203,7 +203,7 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
     ) -> None:
         if timeout is not None:
             check_seconds("timeout", timeout)
-        self._hub: Hub[K] = hub
+        self._shared: SharedWatch[K] = shared
         self.prefix: K | None = prefix
         self._since, self._timeout = since, timeout
         self._decoding: Decoding[V] | None = decoding
@@ -218,7 +218,7 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
         self._read: deque[Changes[K]] = deque()
         self._began = self._joined = self._closed = False
 
-    # --- for the hub ---
+    # --- for the shared watch ---
 
     def put(self, changes: Changes[K], size: int) -> bool:
         """Queue changes of `size` bytes; return False if the queue is full: join again."""
@@ -250,35 +250,35 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
 
     async def _begin(self) -> Self:
         if not self._began:
-            hub = self._hub
-            reader: KeyspaceReads[K] = hub.view
+            shared = self._shared
+            reader: KeyspaceReads[K] = shared.view
             if self.prefix is not None:  # checked before anything begins
                 reader.keyspace.range_of(self.prefix)
             if self._since is None:
-                head = await hub.runner.run(reader.reader.timeline.head)
+                head = await shared.runner.run(reader.reader.timeline.head)
                 self.timestamp = head.timestamp
             else:
-                self.timestamp = await hub.runner.run(reader.timestamp_of, self._since)
+                self.timestamp = await shared.runner.run(reader.timestamp_of, self._since)
             await self._join(is_past=self._since is not None)
             self._began = True
         return self
 
     async def _join(self, *, is_past: bool) -> None:
-        """Join the hub, and read from the past what it delivered before.
+        """Join the shared watch, and read from the past what it delivered before.
 
         If that fails or is cancelled, the next call joins again.
         """
-        hub, run = self._hub, self._hub.runner.run
+        shared, run = self._shared, self._shared.runner.run
         self._drop_queue()
         self._joined = True
         try:
-            position = await hub.join(self)
+            position = await shared.join(self)
             if is_past or self.timestamp < position:
-                head = await run(hub.view.reader.timeline.head)
-                past = await run(hub.view.watch, self.prefix, self.timestamp, timeout=0)
+                head = await run(shared.view.reader.timeline.head)
+                past = await run(shared.view.watch, self.prefix, self.timestamp, timeout=0)
                 self._past, self._past_end = past, max(position, head.timestamp)
         except BaseException:
-            hub.discard(self)
+            shared.discard(self)
             self._drop_queue()  # it follows a gap
             self._joined = False
             raise
@@ -324,7 +324,7 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
             elif not self._joined:
                 await self._join(is_past=False)
             else:
-                self.timestamp = max(self.timestamp, self._hub.position)
+                self.timestamp = max(self.timestamp, self._shared.position)
                 if not await self._hear(loop, deadline):
                     return None
 
@@ -361,7 +361,7 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
     async def _read_past(self, past: SyncWatch[K]) -> None:
         """Read a chunk of the past; a call that is cancelled leaves it to the next one."""
         if self._reading is None:
-            self._reading = asyncio.create_task(self._hub.runner.run(chunk_of, past, CHUNK))
+            self._reading = asyncio.create_task(self._shared.runner.run(chunk_of, past, CHUNK))
         chunk, error = await asyncio.shield(self._reading)
         self._reading = None
         mine = [changes for changes in chunk if changes.commit.ts <= self._past_end]
@@ -369,13 +369,13 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
         if error is not None:
             self._drop_queue()  # it comes after what cannot be read
             self._error, self._past = error, None
-            await self._hub.leave(self)
+            await self._shared.leave(self)
         elif len(mine) < CHUNK:
             self._past = None
             if not mine:
                 self.timestamp = max(self.timestamp, self._past_end)
         if self._past is None:
-            await self._hub.runner.run(past.close)
+            await self._shared.runner.run(past.close)
 
     async def aclose(self) -> None:
         """End the watch; a task that waits in it ends its iteration. May be repeated."""
@@ -383,8 +383,8 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
         self._past = None
         self._wake()
         if self._began:
-            await self._hub.leave(self)
+            await self._shared.leave(self)
         if past is not None:
-            await self._hub.runner.run(past.close)
+            await self._shared.runner.run(past.close)
         if self._reading is not None:
             self._reading.cancel()

@@ -2,7 +2,7 @@
 
 The code of a store is written for threads. `snapkv.aio` runs the same code in an asyncio loop, each
 call in a greenlet of its own. There, a thread that waits would stop the whole loop. So whatever
-waits is made by `here()`: `Threads` in a thread, a `LoopRuntime` (`loops.py` here) in a loop.
+waits is made by `here()`: `ThreadRuntime` in a thread, a `LoopRuntime` (`loops.py` here) in a loop.
 
     self._turn = here().lock()
 
@@ -74,7 +74,7 @@ class Condition(Protocol):
     ) -> None: ...
 
 
-class Event(Protocol):
+class Flag(Protocol):
     """A flag to wait for."""
 
     def is_set(self) -> bool:
@@ -90,15 +90,15 @@ class Event(Protocol):
         ...
 
 
-class Bell(Protocol):
-    """Wakes one waiter. `ring` takes no lock: a finalizer may call it in any thread."""
+class Waker(Protocol):
+    """Wakes one waiter. `wake` takes no lock: a finalizer may call it in any thread."""
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the waiter, or the next one that waits."""
         ...
 
     def wait(self, timeout: float) -> None:
-        """Wait for the bell, or for `timeout` seconds."""
+        """Wait for the waker, or for `timeout` seconds."""
         ...
 
 
@@ -134,12 +134,12 @@ class Runtime(Protocol):
         """Return a new condition."""
         ...
 
-    def event(self) -> Event:
+    def event(self) -> Flag:
         """Return a new event."""
         ...
 
-    def bell(self) -> Bell:
-        """Return a new bell."""
+    def waker(self) -> Waker:
+        """Return a new waker."""
         ...
 
     def start(self, target: Callable[[], object], name: str) -> Work:
@@ -173,18 +173,18 @@ class LoopRuntime(Runtime, Protocol):
         ...
 
 
-class ThreadBell:
-    """A bell of threads: a simple queue, whose `put` may be called while any lock is held."""
+class ThreadWaker:
+    """A waker of threads: a simple queue, whose `put` may be called while any lock is held."""
 
     def __init__(self) -> None:
         self._rings = SimpleQueue[None]()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the thread that waits, or the next one."""
         self._rings.put(None)
 
     def wait(self, timeout: float) -> None:
-        """Wait for the bell, or for `timeout` seconds."""
+        """Wait for the waker, or for `timeout` seconds."""
         with suppress(Empty):
             self._rings.get(timeout=timeout)
 
@@ -240,7 +240,7 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
             self._news.notify_all()
 
 
-class ThreadEvent:
+class ThreadFlag:
     """A flag of threads whose lock no interrupt leaves taken; a signal handler may set it.
 
     `threading.Event` has a `threading.Condition`; `ThreadCondition` says what is wrong with it.
@@ -265,15 +265,15 @@ class ThreadEvent:
             return self._changed.wait_for(self.is_set, timeout)
 
 
-class Threads:
+class ThreadRuntime:
     """The runtime of code that runs in threads; most of its parts are from `threading`."""
 
     place = "threads"
     ident = staticmethod(threading.get_ident)
     lock = staticmethod(threading.Lock)
     condition = staticmethod(ThreadCondition)
-    event = staticmethod(ThreadEvent)
-    bell = staticmethod(ThreadBell)
+    event = staticmethod(ThreadFlag)
+    waker = staticmethod(ThreadWaker)
     pause = staticmethod(time.sleep)
 
     @staticmethod
@@ -289,7 +289,7 @@ class Threads:
         thread.join(timeout)
 
 
-THREADS = Threads()
+THREADS = ThreadRuntime()
 runtime: ContextVar[Runtime] = ContextVar("runtime", default=THREADS)
 here = runtime.get
 """Returns the runtime of this call."""

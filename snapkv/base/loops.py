@@ -116,13 +116,13 @@ class GreenletRuntime:
         """Return a new condition."""
         return LoopCondition(self)
 
-    def event(self) -> LoopEvent:
+    def event(self) -> LoopFlag:
         """Return a new event."""
-        return LoopEvent(self)
+        return LoopFlag(self)
 
-    def bell(self) -> LoopBell:
-        """Return a new bell."""
-        return LoopBell(self)
+    def waker(self) -> LoopWaker:
+        """Return a new waker."""
+        return LoopWaker(self)
 
     def start(self, target: Callable[[], object], name: str) -> LoopWork:
         """Run a function as a task of the loop.
@@ -264,7 +264,7 @@ class LoopCondition:
         pass
 
 
-class LoopEvent:
+class LoopFlag:
     """A flag of calls in one loop."""
 
     def __init__(self, runtime: GreenletRuntime) -> None:
@@ -284,20 +284,20 @@ class LoopEvent:
         return self._changed.wait_for(self.is_set, timeout)
 
 
-class LoopBell:
-    """A bell of one loop, which any thread may ring."""
+class LoopWaker:
+    """A waker of one loop, which any thread may wake."""
 
     def __init__(self, runtime: GreenletRuntime) -> None:
-        self._runtime, self._rung = runtime, LoopEvent(runtime)
+        self._runtime, self._woken = runtime, LoopFlag(runtime)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the call that waits, or the next one."""
-        self._runtime.soon(self._rung.set)
+        self._runtime.soon(self._woken.set)
 
     def wait(self, timeout: float) -> None:
-        """Wait for the bell, or for `timeout` seconds."""
-        self._rung.wait(timeout)
-        self._rung = LoopEvent(self._runtime)
+        """Wait for the waker, or for `timeout` seconds."""
+        self._woken.wait(timeout)
+        self._woken = LoopFlag(self._runtime)
 
 
 class LoopWork:

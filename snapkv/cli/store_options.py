@@ -19,8 +19,7 @@ from snapkv.cli.pager import paged
 from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
 from snapkv.location import DEFAULT_NAME, Location
-from snapkv.store.observe import Keys, open_to_read
-from snapkv.store.open import STORE_VARIABLE
+from snapkv.store.open import STORE_VARIABLE, Keys, open_to_read
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import RING_SLOTS

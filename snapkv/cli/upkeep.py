@@ -35,8 +35,8 @@ from snapkv.cli.terminal import (
     working,
 )
 from snapkv.errors import NotObservedError, StoreNotEmptyError, StoreNotFoundError
+from snapkv.store.diagnostics import Health
 from snapkv.store.dump import verified
-from snapkv.store.health import Health
 from snapkv.store.store import SnapshotKV
 from snapkv.times import duration_ms
 

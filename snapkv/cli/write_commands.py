@@ -26,7 +26,7 @@ from snapkv.cli.terminal import (
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
-from snapkv.store.restoring import Plan, planned
+from snapkv.store.restore import RestorePlan, planned
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
@@ -226,7 +226,7 @@ def restore(
         out.record(fields)
 
 
-def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) -> Plan:
+def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) -> RestorePlan:
     """Return what restoring would change; its errors name the options of the command line."""
     try:
         return planned(kv, target, prefix, before_first=before_first)
@@ -234,7 +234,7 @@ def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) 
         raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
 
 
-def _report_plan(out: Output, renderer: Renderer, plan: Plan, prefix: str) -> None:
+def _report_plan(out: Output, renderer: Renderer, plan: RestorePlan, prefix: str) -> None:
     report_longer_names(LongerNames(prefix, (each.key for each in plan.changes)))
     if out.structured:
         out.record({**_counts_json(plan), "changes": list(renderer.fields(plan.changes))})
@@ -245,14 +245,14 @@ def _report_plan(out: Output, renderer: Renderer, plan: Plan, prefix: str) -> No
     report(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
 
 
-def _counts_json(plan: Plan) -> dict[str, int]:
+def _counts_json(plan: RestorePlan) -> dict[str, int]:
     removed = sum(change.after is None for change in plan.changes)
     added = sum(change.before is None for change in plan.changes)
     keys = len(plan.changes)
     return {"keys": keys, "removed": removed, "added": added, "changed": keys - removed - added}
 
 
-def _counts(plan: Plan) -> str:
+def _counts(plan: RestorePlan) -> str:
     """Return what a plan does, in words: `remove 2 keys, add 1 key, change 0 keys`."""
     counts = _counts_json(plan)
     verbs = {"remove": "removed", "add": "added", "change": "changed"}

@@ -3,7 +3,7 @@
 Each candidate puts a key (`requests.py`) under its session's lease. The candidate with the smallest
 create revision leads. Each other one waits until the key just before its own is removed, so that
 each removal wakes one candidate. A request that was not answered may arrive late; its guards make
-it harmless then (`candidate.py`).
+it harmless then (`Candidacy`).
 Source of the recipe: etcd's `client/v3/concurrency/election.go`.
 
 A process may believe that it leads although its lease has ended, for example after it was
@@ -13,22 +13,37 @@ the leader's own key exists, and no other candidate is elected as long as it exi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from snapkv.base.arguments import check_bytes
 from snapkv.base.concurrency import here
 from snapkv.base.lifecycle import Closing, renew_in_children
 from snapkv.base.waiting import monotonic, pause
-from snapkv.coordination.candidate import Candidacy
-from snapkv.coordination.leader import Leader, Leaders, leader_of
 from snapkv.coordination.requests import (
     REQUEST_S,
     candidate_key,
     check_ttl,
     election_prefix,
+    found,
+    lease_of,
+    transact,
 )
 from snapkv.coordination.session import TTL_S, Session, SessionInfo, end_session
-from snapkv.engine.contract import KeyValue, Range, Watcher
+from snapkv.engine.contract import (
+    Compare,
+    Delete,
+    Engine,
+    KeyValue,
+    Put,
+    Range,
+    Target,
+    Txn,
+    TxnResult,
+    WatchBatch,
+    Watcher,
+)
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
@@ -36,14 +51,248 @@ from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
+    NoSpaceError,
     SessionLostError,
     SnapKVError,
     StoreClosedError,
 )
 from snapkv.model import Held
-from snapkv.reading.deadline import check_wait
+from snapkv.reading.deadline import WAIT_S_MAX, check_wait
 from snapkv.reading.reader import Reader
-from snapkv.reading.watch import WAIT_S_MAX
+
+# --- a candidate's key: made, changed and removed by requests that may be repeated ---
+# A request that was not answered may arrive late, when much has happened since. So each request has
+# a guard that makes a late copy harmless:
+#
+# * the key is made only while the session's key is unchanged; removing the candidate's key after an
+#   unknown outcome writes the session's key again, with the same value, so that the guard fails;
+# * it is changed only at its last revision;
+# * it is removed only with its create revision.
+#
+# An engine that is out of space removes keys but writes none. Then only the candidate's key is
+# removed; the next removal also makes late copies harmless.
+
+
+class Candidacy:
+    """One try to lead, from its key's creation to its removal; requests from one thread at a time.
+
+    `revision` is the one that made the key, 0 before. The election sets `elected`, and `ended` when
+    the candidate has resigned, timed out or lost its key; `removed` means that the key is gone.
+    """
+
+    def __init__(self, engine: Engine, session: Session, key: bytes, before: Candidacy | None):
+        """`before` is this process's previous candidacy in the election: its key may be left."""
+        self.session, self.key, self.revision = session, key, 0
+        self.elected = self.ended = self.removed = False
+        self._engine, self._mod = engine, 0
+        left = before if before is not None and before.key == key and not before.removed else None
+        # whether a copy of a request that makes the key may still arrive, or may have been applied
+        self._open: bool = left is not None and left._open
+        self._may_exist = left is not None
+
+    def create(self, value: bytes, check: Callable[[], None]) -> None:
+        """Make the key, once, however often that is sent; or take over the key that `before` left.
+
+        `check` raises what ends the candidacy. Raises `CommitTooLargeError`, and as `transact`.
+        """
+        put = self._put(value)
+        try:
+            self._create(value, put, check)
+        except SnapKVError:
+            if self._may_exist and not self.revision:
+                self._open = True
+            raise
+        except BaseException:
+            self._open = True
+            raise
+
+    def _create(self, value: bytes, put: Put, check: Callable[[], None]) -> None:
+        def on_open() -> None:
+            self._open = True
+
+        session, seen = self.session, self.session.revision
+        while not self.revision:
+            check()
+            unchanged = Compare(session.key, Target.MOD, "=", seen)
+            txn = Txn(
+                (Compare(self.key, Target.CREATE, "=", 0), unchanged),
+                (put,),
+                (Range(self.key), Range(session.key, keys_only=True)),
+            )
+            answer = transact(self._engine, txn, on_open=on_open)
+            if answer.succeeded:
+                self.revision = self._mod = answer.header.revision
+                break
+            seen = self._written(answer)
+            for mine in found(answer, 0).kvs:
+                self.revision, self._mod = mine.create_revision, mine.mod_revision
+                if mine.value != value:
+                    self.write(value)
+
+    def write(self, value: bytes) -> None:
+        """Change the key's value; raises `SessionLostError` if the key is gone."""
+        put = self._put(value)
+        while True:
+            unchanged = Compare(self.key, Target.MOD, "=", self._mod)
+            answer = transact(self._engine, Txn((unchanged,), (put,), (Range(self.key),)))
+            if answer.succeeded:
+                self._mod = answer.header.revision
+                return
+            kvs = found(answer, 0).kvs
+            if not kvs or kvs[0].create_revision != self.revision:
+                self.ended = True
+                raise SessionLostError(f"candidate {self.key!r} was removed")
+            self._mod = kvs[0].mod_revision
+            if kvs[0].value == value:  # an earlier copy was applied
+                return
+
+    def remove(self) -> None:
+        """Remove the key, if it exists, and make sure that no late copy makes it again.
+
+        Raises `NoSpaceError` if the key is removed, but a late copy may make it again; and as
+        `transact`.
+        """
+        try:
+            if self._open:
+                self._remove_and_stop_copies()
+            elif self.revision:
+                self._remove_at(self.revision)
+        except NoSpaceError:
+            answer = self._engine.read([Range(self.key, keys_only=True)], timeout=REQUEST_S)
+            for kv in answer.results[0].kvs:
+                self._remove_at(kv.create_revision)
+            raise
+        except SessionLostError:
+            pass  # the key vanished with the session
+
+    def _remove_at(self, revision: int) -> None:
+        mine = Compare(self.key, Target.CREATE, "=", revision)
+        transact(self._engine, Txn((mine,), (Delete(self.key),)))
+
+    def _remove_and_stop_copies(self) -> None:
+        session = self.session
+        seen = session.revision
+        while True:
+            unchanged = Compare(session.key, Target.MOD, "=", seen)
+            again = Put(session.key, session.record, lease=session.id)
+            seeing = (Range(self.key, keys_only=True), Range(session.key, keys_only=True))
+            txn = Txn((unchanged,), (again, Delete(self.key)), seeing)
+            answer = transact(self._engine, txn)
+            if answer.succeeded:
+                return
+            seen = self._written(answer)
+
+    def _put(self, value: bytes) -> Put:
+        put = Put(self.key, value, lease=self.session.id)
+        self._engine.check_limits(Txn(success=(put,)))
+        return put
+
+    def _written(self, answer: TxnResult) -> int:
+        """Return the revision that last wrote the session's key, from the second range."""
+        kvs = found(answer, 1).kvs
+        if not kvs:
+            raise SessionLostError(f"session {self.session.id:x} has ended: its key is gone")
+        return kvs[0].mod_revision
+
+
+# --- the leader of an election, from the keys of its candidates: read once, or followed ---
+# The candidate whose key has the smallest create revision leads. Keys sort by lease, not by that.
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """A leader: its value, the id of its session, the create revision of its candidate's key."""
+
+    value: bytes
+    session: int
+    revision: int
+
+
+def leader_of(kvs: Iterable[KeyValue]) -> Leader | None:
+    """Return the leader among the candidates' keys, None if there are none."""
+    first = min(kvs, key=lambda kv: kv.create_revision, default=None)
+    if first is None:
+        return None
+    return Leader(first.value, lease_of(first.key), first.create_revision)
+
+
+class Leaders(Closing):
+    """An iterator of the leaders of an election: the present one, then each change of them.
+
+    A change is another leader or another proclaimed value. No leader is returned twice in a row,
+    and times without a leader are skipped. No change is missed unless compaction overtakes it.
+    Iteration waits for ever, or ends after `timeout` seconds without a change; `next(timeout=...)`
+    waits so long once. Use it from one thread. Any thread may call `close()`, which raises
+    `StoreClosedError` in the one that waits. One round trip and one watch.
+    """
+
+    def __init__(self, core: Reader, wanted: Range, timeout: float | None) -> None:
+        check_wait(timeout)
+        self._core, self._wanted, self._timeout = core, wanted, timeout
+        self._candidates: dict[bytes, KeyValue] = {}
+        self._returned: Leader | None = None
+        self._closed = False
+        self._watcher = self._start()
+        core.follow(self)
+
+    def _start(self) -> Watcher:
+        """Read the candidates, and watch them from that revision on."""
+        answer = self._core.engine.read([self._wanted])
+        self._candidates = {kv.key: kv for kv in answer.results[0].kvs}
+        start, end = self._wanted.key, self._wanted.range_end
+        return self._core.engine.watch(start, end, start_revision=answer.header.revision + 1)
+
+    def __iter__(self) -> Leaders:
+        return self
+
+    def __next__(self) -> Leader:
+        leader = self.next(self._timeout)
+        if leader is None:
+            raise StopIteration
+        return leader
+
+    def next(self, timeout: float | None = None) -> Leader | None:
+        """Return the next leader; None if `timeout` seconds (None: no bound) pass without one."""
+        check_wait(timeout)
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            if self._closed:
+                raise StoreClosedError("the watch was closed")
+            leader = leader_of(self._candidates.values())
+            if leader is not None and leader != self._returned:
+                self._returned = leader
+                return leader
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            left = None if left is not None and left > WAIT_S_MAX else left
+            try:
+                batch = self._watcher.next(left)
+            except CompactedError:
+                self._start_again()
+                continue
+            if batch is None:
+                return None
+            self._take(batch)
+
+    def close(self) -> None:
+        """End the watch; may be repeated."""
+        self._closed = True
+        self._watcher.close()
+
+    def _start_again(self) -> None:
+        self._watcher.close()
+        self._watcher = self._start()
+        if self._closed:
+            self._watcher.close()
+
+    def _take(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            if event.is_delete:
+                self._candidates.pop(event.kv.key, None)
+            else:
+                self._candidates[event.kv.key] = event.kv
+
+
+# --- election ---
 
 RETRY_S = 0.2
 LOOK_AGAIN_S = 5.0

@@ -6,7 +6,7 @@ Keys and values (below the store's `N/live/`, which has no time travel):
 |---|---|
 | `session/<lease id>` | msgpack map: `w` the writer (text), `v` the user's bytes |
 | `election/<name>/<lease id>` | the candidate's bytes |
-| `key/<UTF-8 text>` | the caller's bytes (`live.py`) |
+| `key/<UTF-8 text>` | the caller's bytes (`leased_keys.py`) |
 
 A lease id has 16 hex digits; `%` and `/` of a name are written `%25` and `%2F`. Readers ignore
 unknown fields.

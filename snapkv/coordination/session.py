@@ -220,7 +220,7 @@ class Session(Closing):
                 return
             self._why = why
             self._ended.set()
-            self._keeper.bell.ring()
+            self._keeper.waker.wake()
             candidates = list(self._candidates.values())
         for candidate in candidates:
             candidate.wake()
@@ -278,13 +278,13 @@ class Session(Closing):
 class _Keeper:
     """The thread that renews a session's lease; it holds no reference to the session.
 
-    It ends when the session is closed, lost, or no longer referred to. Then its bell rings, which
+    It ends when the session is closed, lost, or no longer referred to. Then its waker rings, which
     takes no lock: garbage may be collected in any thread, also in this one, while it holds any.
     """
 
     def __init__(self, session: Session, engine: Engine) -> None:
-        self.bell = bell = here().bell()
-        self._session = weakref.ref(session, lambda _: bell.ring())
+        self.waker = waker = here().waker()
+        self._session = weakref.ref(session, lambda _: waker.wake())
         self._engine, self._lease = engine, session.id
         self._wait_s: float | None = session.ttl_s / KEEP_ALIVES_PER_TTL
         self.thread: Work | None = None
@@ -297,7 +297,7 @@ class _Keeper:
     def _run(self) -> None:
         self._ident = here().ident()
         while self._wait_s is not None:
-            self.bell.wait(self._wait_s)
+            self.waker.wait(self._wait_s)
             session = self._session()
             if session is None:
                 revoke(self._engine, self._lease)
@@ -306,8 +306,8 @@ class _Keeper:
             del session  # or it would live as long as this thread
 
     def join(self) -> None:
-        """Wait for the thread, whose bell an interrupt may have kept from ringing."""
-        self.bell.ring()
+        """Wait for the thread, whose waker an interrupt may have kept from ringing."""
+        self.waker.wake()
         if self.thread is not None and self._ident != here().ident():
             self.thread.join(CLOSE_S)
 

@@ -38,10 +38,9 @@ from snapkv.layout import (
 )
 from snapkv.location import open_engine
 from snapkv.model import Absent, AtRevision, Commit, HeadAt, Ops, Scalar
-from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.sources import paired
-from snapkv.store.commit_room import SHOWN_CHARS, Room
+from snapkv.reading.snapshot import Snapshot, paired
 from snapkv.store.store import SnapshotKV
+from snapkv.store.writes import SHOWN_CHARS, CommitRoom
 
 COUNTED_NOTE_BYTES_MAX = 48
 """The most bytes that "import 3 of 12: " takes of a note."""
@@ -155,12 +154,12 @@ class _Import:
     replace: bool
     said: Ops
     head: Snapshot[str] = field(init=False)
-    room: Room[str] = field(init=False)
+    room: CommitRoom[str] = field(init=False)
     only: list[Write] = field(init=False, default_factory=list)
     """The writes, if they are one commit."""
 
     def __post_init__(self) -> None:
-        self.room = Room(self.store._core, self.store._core.layout.data)
+        self.room = CommitRoom(self.store._core, self.store._core.layout.data)
         self.head = self.store.at()
 
     def count(self, batches: bool) -> ImportResult:

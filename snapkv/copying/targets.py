@@ -13,7 +13,7 @@ from itertools import chain
 from snapkv.copying.sources import SourceCommit
 from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.layout import SourceId, StampRecord, stamp_of
-from snapkv.reading.sources import paired
+from snapkv.reading.snapshot import paired
 from snapkv.times import format_time
 
 Pages = Iterable[Sequence[KeyValue]]

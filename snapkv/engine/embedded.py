@@ -101,10 +101,10 @@ def _choose(txn: Txn, state: WriteState) -> tuple[bool, Sequence[Op | _Chosen]]:
 
 
 _FIELDS = {
-    Target.VALUE: attrgetter("value"),
-    Target.CREATE: attrgetter("create_revision"),
-    Target.MOD: attrgetter("mod_revision"),
-    Target.VERSION: attrgetter("version"),
+    Target.VALUE._value_: attrgetter("value"),
+    Target.CREATE._value_: attrgetter("create_revision"),
+    Target.MOD._value_: attrgetter("mod_revision"),
+    Target.VERSION._value_: attrgetter("version"),
 }
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, ">": gt}
 _ABSENT = KeyValue(b"", b"", 0, 0, 0)
@@ -115,7 +115,7 @@ def _holds(compare: Compare, found: KeyValue | None) -> bool:
         raise ValueError(f"unknown compare operator: {compare.op!r}")
     if found is None and compare.target is Target.VALUE:
         return False
-    left = _FIELDS[compare.target](found or _ABSENT)
+    left = _FIELDS[compare.target._value_](found or _ABSENT)  # the hash of an enum is a call
     return _OPERATORS[compare.op](left, compare.operand)
 
 

@@ -31,8 +31,8 @@ from snapkv.fleet.token import TokenCut, TokenPlace, check_store, encoded
 from snapkv.layout import Mark
 from snapkv.model import Changes
 from snapkv.reading.deadline import check_wait
-from snapkv.reading.watch import deadline_of, left_of
-from snapkv.store.observe import Keys
+from snapkv.reading.watches import deadline_of, left_of
+from snapkv.store.open import Keys
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from snapkv.fleet.agreement import RESTORED, Agreement
 from snapkv.fleet.member import Member, archive_of, location_of, naming
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
-from snapkv.store.observe import Keys, open_to_read
+from snapkv.store.open import Keys, open_to_read
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.tracker import Tracker

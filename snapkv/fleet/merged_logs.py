@@ -19,7 +19,7 @@ from snapkv.model import Commit, Difference, Version
 from snapkv.reading import history as _history
 from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as log_of
-from snapkv.store.observe import Keys
+from snapkv.store.open import Keys
 
 Step = TypeVar("Step")
 

@@ -22,8 +22,8 @@ from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.reader import Reader
-from snapkv.reading.watch import Watch
-from snapkv.store.observe import Keys
+from snapkv.reading.watches import Watch
+from snapkv.store.open import Keys
 from snapkv.times import dated
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from snapkv.fleet.link import MemberLink
 from snapkv.fleet.member import named, naming
 from snapkv.layout import Mark
 from snapkv.reading.deadline import within
-from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.sources import Source
-from snapkv.store.observe import Keys
+from snapkv.reading.snapshot import Snapshot, StateReads
+from snapkv.store.open import Keys
 from snapkv.timeline.moment import Moment
 from snapkv.times import dated
 
@@ -32,7 +31,7 @@ Found = TypeVar("Found")
 #     compacted it      g to m            the engine: CompactedError; then the archive, after f
 #                       n to z            the archive, as all later reads of this moment
 class MemberSource:
-    """A `Source` that reads a member: its engine, or, if that has compacted it, its archive."""
+    """A `StateReads` that reads a member: its engine, or, if that has compacted it, its archive."""
 
     def __init__(self, member: str, pin: Pin, moment: Moment) -> None:
         self._member, self._pin = member, pin
@@ -52,7 +51,7 @@ class MemberSource:
         """Return the number of keys in a range."""
         return self._read(lambda source: source.count(start, end))
 
-    def changed(self, other: Source, start: bytes, end: bytes) -> list[bytes] | None:
+    def changed(self, other: StateReads, start: bytes, end: bytes) -> list[bytes] | None:
         """Return sorted stored keys that hold all differences; None if scanning is cheaper."""
         inside = other._pin.moment if isinstance(other, MemberSource) else other
         assert inside is not None, "a source is made of what is seen"
@@ -63,7 +62,7 @@ class MemberSource:
     ) -> Iterator[Page]:
         """Yield the range [start, end) in pages, ascending."""
 
-        def pages(source: Source, start: bytes) -> Iterator[Page]:
+        def pages(source: StateReads, start: bytes) -> Iterator[Page]:
             return source.pages(form, start, end, keys_only=keys_only)
 
         return self._pages(start, pages, form.last_key)
@@ -74,7 +73,7 @@ class MemberSource:
         """Yield the first `limit` keys of the range [start, end) in pages, and read no more."""
         left = limit
 
-        def pages(source: Source, start: bytes) -> Iterator[list[KeyValue]]:
+        def pages(source: StateReads, start: bytes) -> Iterator[list[KeyValue]]:
             nonlocal left
             for page in source.first(start, end, left, keys_only=keys_only):
                 left -= len(page)
@@ -82,14 +81,14 @@ class MemberSource:
 
         return self._pages(start, pages, SCAN.last_key)
 
-    def _read(self, read: Callable[[Source], Found]) -> Found:
+    def _read(self, read: Callable[[StateReads], Found]) -> Found:
         with naming(self._member):
             return self._pin.read(read)
 
     def _pages(
         self,
         key: bytes,
-        read: Callable[[Source, bytes], Iterator[Page]],
+        read: Callable[[StateReads, bytes], Iterator[Page]],
         last_of: Callable[[Page], bytes],
     ) -> Iterator[Page]:
         """Yield pages of the engine, and of the archive from where compaction ended these."""

@@ -39,7 +39,7 @@ from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import LATE, Pin
 from snapkv.layout import ROUND_META
 from snapkv.model import Commit, Ops, Scalar, Stamp
-from snapkv.store.observe import Keys
+from snapkv.store.open import Keys
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.times import LOGICAL_BITS, format_time, pack, physical_ms

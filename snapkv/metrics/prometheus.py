@@ -39,7 +39,7 @@ from snapkv.hooks import (
     TickEvent,
     WatchEvent,
 )
-from snapkv.store.stats import Stats
+from snapkv.store.diagnostics import Stats
 from snapkv.store.store import SnapshotKV
 from snapkv.times import physical_ms
 

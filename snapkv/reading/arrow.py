@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from snapkv.base.extras import extra
 from snapkv.engine.contract import Columns
@@ -11,7 +12,8 @@ from snapkv.engine.version_columns import BATCH_BYTES as BATCH_BYTES
 from snapkv.engine.version_columns import BATCH_ROWS as BATCH_ROWS
 from snapkv.engine.version_columns import BYTES_MAX
 from snapkv.errors import InvalidKeyError
-from snapkv.layout import Keyspace, RawKeyspace
+from snapkv.layout import Keyspace, Layout, RawKeyspace, prefix_end
+from snapkv.reading import arrow
 from snapkv.times import physical_ms
 
 with extra("arrow", "tables"):
@@ -164,3 +166,38 @@ def snapshot_table(found: Iterable[Columns], space: Keyspace) -> Table:
 def table(parts: Iterable[Arrays], schema: pa.Schema) -> Table:
     """Return columns, a batch at a time, as one table."""
     return pa.Table.from_batches([batch(found, schema) for found in parts], schema)
+
+
+# --- ranges of stored keys, and how users write these keys ---
+
+T = TypeVar("T")
+
+
+class KeyRange(NamedTuple):
+    """A range [start, end) of stored keys of one kind, and how users write these keys."""
+
+    space: Keyspace
+    start: bytes
+    end: bytes
+    text: bool
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return a schema with keys as this range has them."""
+        return schema if self.text else arrow.keyed_by_bytes(schema)
+
+
+def key_range_of(space: Keyspace, prefix: Any) -> KeyRange:
+    """Return the range of all keys with a prefix (None: all), which read as users write them."""
+    return KeyRange(space, *space.range_of(space.whole if prefix is None else prefix), space.text)
+
+
+def all_keys_of(layout: Layout) -> KeyRange:
+    """Return the range of all keys of a store, spaces included."""
+    return KeyRange(layout.data, layout.data.prefix, prefix_end(layout.spaces), True)
+
+
+def chunks(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield rows in lists of at most a size."""
+    rows = iter(rows)
+    while some := list(islice(rows, size)):
+        yield some

@@ -24,8 +24,8 @@ from snapkv.engine.contract import ChangeColumns, Replay
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark
 from snapkv.reading import arrow
-from snapkv.reading.arrow import Arrays
-from snapkv.reading.changes import (
+from snapkv.reading.arrow import Arrays, KeyRange, chunks
+from snapkv.reading.change_replay import (
     PRIOR_READS_MAX,
     CommitChanges,
     Touched,
@@ -35,7 +35,6 @@ from snapkv.reading.changes import (
     values_before,
 )
 from snapkv.reading.reader import Reader
-from snapkv.reading.spans import Span, chunks
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.continuity import RESTORED
 from snapkv.timeline.moment import compaction_error
@@ -45,7 +44,7 @@ from snapkv.times import LOGICAL_BITS
 # --- the marks of a range of commits, as numpy arrays ---
 
 
-class Marks(NamedTuple):
+class CommitMarks(NamedTuple):
     """Consecutive marks, oldest first; 24 bytes for each."""
 
     timestamps: NDArray[np.uint64]
@@ -56,22 +55,22 @@ class Marks(NamedTuple):
         """Return one of them."""
         return Mark(int(self.timestamps[at]), int(self.revisions[at]), int(self.ordinals[at]))
 
-    def following(self, mark: Mark) -> Marks:
+    def following(self, mark: Mark) -> CommitMarks:
         """Return them with one more at the end."""
         one = (np.array([part], known.dtype) for part, known in zip(mark, self, strict=True))
-        return Marks(*(np.concatenate(pair) for pair in zip(self, one, strict=True)))
+        return CommitMarks(*(np.concatenate(pair) for pair in zip(self, one, strict=True)))
 
     def milliseconds(self) -> NDArray[np.int64]:
         """Return the milliseconds since 1970 of each."""
         return (self.timestamps >> np.uint64(LOGICAL_BITS)).astype(np.int64)
 
 
-def marks_of(line: Timeline, after: Mark, until: Mark) -> Marks:
+def marks_of(line: Timeline, after: Mark, until: Mark) -> CommitMarks:
     """Return the marks in (after, until]: all versions in between in one call, or each revision.
 
     The latter if they are close, as `replay` does. Raises `CompactedError`.
     """
-    nothing = Marks(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
+    nothing = CommitMarks(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
     if after.ordinal >= until.ordinal:
         return nothing
     if until.revision - after.revision <= READS_MAX:
@@ -79,7 +78,9 @@ def marks_of(line: Timeline, after: Mark, until: Mark) -> Marks:
         if not found:
             return nothing
         columns, kinds = zip(*found, strict=True), (np.uint64, np.int64, np.int64)
-        return Marks(*(np.array(each, kind) for each, kind in zip(columns, kinds, strict=True)))
+        return CommitMarks(
+            *(np.array(each, kind) for each, kind in zip(columns, kinds, strict=True))
+        )
     first = line.moment(after).next_revision()
     key = line.tracker.key
     try:
@@ -96,10 +97,10 @@ def marks_of(line: Timeline, after: Mark, until: Mark) -> Marks:
     if not parts:
         return nothing
     times, revisions, ordinals = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return Marks(times.astype(np.uint64), revisions, ordinals)
+    return CommitMarks(times.astype(np.uint64), revisions, ordinals)
 
 
-# --- change_tables ---
+# --- the changes ---
 
 INSERT, DELETE = "insert", "delete"
 UPDATE_BEFORE, UPDATE_AFTER = "update_preimage", "update_postimage"
@@ -109,7 +110,7 @@ KINDS = (DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE)
 
 def changes(
     reader: Reader,
-    span: Span,
+    keys: KeyRange,
     low: Mark,
     high: Mark,
     *,
@@ -127,11 +128,11 @@ def changes(
     if low.revision >= high.revision:
         return
     try:
-        rest = yield from _in_bulk(reader, span, low, high, preimages, deletes, keys_only)
+        rest = yield from _in_bulk(reader, keys, low, high, preimages, deletes, keys_only)
     except CompactedError as e:
         raise compaction_error(reader.policy, low.timestamp) from e
     if rest is not None:
-        yield from _by_rows(reader, span, rest, high, preimages, deletes)
+        yield from _by_rows(reader, keys, rest, high, preimages, deletes)
 
 
 # --- in bulk ---
@@ -139,7 +140,7 @@ def changes(
 
 def _in_bulk(
     reader: Reader,
-    span: Span,
+    keys: KeyRange,
     low: Mark,
     high: Mark,
     preimages: bool,
@@ -151,8 +152,8 @@ def _in_bulk(
     done = low
     for part in reader.engine.changes(
         Replay(
-            span.start,
-            span.end,
+            keys.start,
+            keys.end,
             first_after(reader, low),
             high.revision,
             keys_only=keys_only,
@@ -164,13 +165,13 @@ def _in_bulk(
         if reader.policy.at_head and (known.revisions[at] != revisions).any():
             return done
         times = pa.array(known.milliseconds()[at] * 1_000).cast(arrow.TIME)
-        yield from columns_of(part, times, span, preimages=preimages, deletes=deletes)
+        yield from columns_of(part, times, keys, preimages=preimages, deletes=deletes)
         done = known.mark(at[-1])
     check_unbroken(reader, known.mark(-1))
     return None
 
 
-def _marks(reader: Reader, low: Mark, high: Mark) -> Marks:
+def _marks(reader: Reader, low: Mark, high: Mark) -> CommitMarks:
     """Return the marks in (low, high], and the one after an observed bound between two marks."""
     known = marks_of(reader.timeline, low, high)
     last = known.mark(-1) if len(known.revisions) else low
@@ -183,7 +184,7 @@ def _marks(reader: Reader, low: Mark, high: Mark) -> Marks:
 
 
 def columns_of(
-    found: ChangeColumns, times: pa.Array, span: Span, *, preimages: bool, deletes: bool
+    found: ChangeColumns, times: pa.Array, keys: KeyRange, *, preimages: bool, deletes: bool
 ) -> Iterator[Arrays]:
     """Yield changes of whole revisions as columns of `arrow.CHANGES`, a batch at a time."""
     versions, revisions = found.versions.to_numpy(), found.revisions.to_numpy()
@@ -216,7 +217,7 @@ def columns_of(
         whole = whole.filter(pa.array(kinds != 0))
     for at, count in _slices(whole):
         part = {name: _one(whole[name].slice(at, count)) for name in whole.column_names}
-        yield part | {"key": arrow.keys(part["key"], span.space, text=span.text)}
+        yield part | {"key": arrow.keys(part["key"], keys.space, text=keys.text)}
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -234,14 +235,14 @@ def _slices(whole: pa.Table) -> Iterator[tuple[int, int]]:
 
 
 def _by_rows(
-    reader: Reader, span: Span, low: Mark, high: Mark, preimages: bool, deletes: bool
+    reader: Reader, keys: KeyRange, low: Mark, high: Mark, preimages: bool, deletes: bool
 ) -> Iterator[Arrays]:
-    commits = changed(reader, span.start, span.end, low, high)
+    commits = changed(reader, keys.start, keys.end, low, high)
     rows = _change_rows(reader, commits, low, preimages)
     if not deletes:
         rows = (row for row in rows if row[2] != DELETE)
     for some in arrow.batches(rows):
-        yield arrow.columns(some, span.schema(arrow.CHANGES), span.space)
+        yield arrow.columns(some, keys.schema(arrow.CHANGES), keys.space)
 
 
 def _change_rows(

@@ -17,7 +17,7 @@ from snapkv.errors import (
 )
 
 WAIT_S_MAX = 1e6
-"""A longer bound (11 days) counts as none."""
+"""A longer bound (11 days) counts as none: the clocks of some systems end at 292 years."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,14 +9,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from snapkv.base.arguments import check_bool, check_int
-from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Engine, KeyEvent, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
 )
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.model import Commit, Version
-from snapkv.reading.changes import first_after
+from snapkv.reading.change_replay import events_of, first_after
 from snapkv.reading.reader import Reader
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When
@@ -74,8 +73,7 @@ def events_between(
     engine: Engine, key: bytes, low: int, high: int, limit: int | None = None
 ) -> deque[KeyEvent]:
     """Return the newest events between two revisions, oldest first; from one watch."""
-    batches = replayed(engine, key, b"", low, high)
-    return deque((event for batch in batches for event in batch.events), limit)
+    return deque(events_of(engine, key, b"", low, high), limit)
 
 
 # --- history ---
@@ -168,7 +166,7 @@ def _version_of(stamp: StampRecord, revision: int, value: bytes | None) -> Versi
     return Version(stamp.timestamp, revision, value, writer, stamp.note, stamp.meta)
 
 
-class Span(NamedTuple):
+class HistoryBounds(NamedTuple):
     """The wanted versions of a key: of the commits in (since, until], at most `limit`."""
 
     since: When | None = None
@@ -191,37 +189,36 @@ class Span(NamedTuple):
         """Yield what happened to a key between two revisions, in the order that is wanted."""
         if self.newest_first:
             return events_back(core.engine, key, begin, until, self.page)
-        return _events(core, key, begin, until)
+        return events_of(core.engine, key, b"", begin, until)
 
     def limited(self, versions: Iterator[Version]) -> Iterator[Version]:
-        """Return so many versions as are wanted."""
+        """Return at most `limit` of the versions."""
         return islice(versions, None if self.limit is None else min(self.limit, sys.maxsize))
 
 
-ALL = Span()
+ALL = HistoryBounds()
 
 
-def versions(core: Reader, key: bytes, span: Span = ALL) -> Iterator[Version]:
-    """Return an iterator of the versions of a stored key, see `View.history`."""
+def versions(core: Reader, key: bytes, wanted: HistoryBounds = ALL) -> Iterator[Version]:
+    """Return the versions of a stored key, see `View.history` and `Observed.history`."""
     core.check_open()
-    span.check()
-    return islice(
-        _versions(core, key, span), None if span.limit is None else min(span.limit, sys.maxsize)
-    )
+    wanted.check()
+    found = _versions if core.policy.at_head else _observed_versions
+    return wanted.limited(found(core, key, wanted))
 
 
-def _versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
-    begin, until, newest = _revisions(core, key, span)
+def _versions(core: Reader, key: bytes, wanted: HistoryBounds) -> Iterator[Version]:
+    begin, until, newest = _revisions(core, key, wanted)
     # another store's compaction may have passed the newest commit: its state is still in force
-    in_reach = span.until is None or begin <= until
-    whole = span.since is None and begin > FIRST_CREATION and in_reach
+    in_reach = wanted.until is None or begin <= until
+    whole = wanted.since is None and begin > FIRST_CREATION and in_reach
     try:
-        if whole and not span.newest_first:
+        if whole and not wanted.newest_first:
             yield from _at_beginning(core, key, begin)
-        events = span.events(core, key, begin, until)
-        while page := list(islice(events, span.page)):
+        events = wanted.events(core, key, begin, until)
+        while page := list(islice(events, wanted.page)):
             yield from _stamped(core, page)
-        if whole and span.newest_first:
+        if whole and wanted.newest_first:
             yield from _at_beginning(core, key, begin)
     except CompactedError as e:
         if e.unit == "timestamp":
@@ -229,19 +226,19 @@ def _versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
         raise compaction_error(core.timeline, newest.timestamp) from e
 
 
-def _revisions(core: Reader, key: bytes, span: Span) -> tuple[int, int, Mark]:
-    """Return the first and the last revision that a span reaches, and the newest mark in it."""
-    if span.until is None:
+def _revisions(core: Reader, key: bytes, wanted: HistoryBounds) -> tuple[int, int, Mark]:
+    """Return the first and the last revision that `wanted` reaches, and the newest mark in it."""
+    if wanted.until is None:
         newest, results = core.timeline.tracker.head_and([Range(key)])
         until = max([newest.revision, *(kv.mod_revision for kv in results[0].kvs)])
     else:
-        moment = core.timeline.at(core.resolve(span.until))
+        moment = core.timeline.at(core.resolve(wanted.until))
         moment.hold()
         newest, until = moment.mark, moment.reading
-    if span.since is None:
+    if wanted.since is None:
         compacted = core.engine.compacted_revision()
         return max(core.timeline.tracker.creation.revision, compacted), until, newest
-    low = _mark_of(core, core.resolve(span.since))
+    low = _mark_of(core, core.resolve(wanted.since))
     return core.policy.moment(low).next_revision(), until, newest
 
 
@@ -251,11 +248,6 @@ def _at_beginning(core: Reader, key: bytes, begin: int) -> Iterator[Version]:
     found, stamp = (result.kvs for result in core.engine.read(wanted).results)
     if found and found[0].mod_revision < begin:
         yield _at_compaction(found[0], stamp[0] if stamp else None)
-
-
-def _events(core: Reader, key: bytes, start: int, until: int) -> Iterator[KeyEvent]:
-    for batch in replayed(core.engine, key, b"", start, until):
-        yield from batch.events
 
 
 def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
@@ -310,34 +302,27 @@ def stamped(core: Reader, events: list[KeyEvent]) -> Iterator[Version]:
 # --- observed keys ---
 
 
-def observed_versions(core: Reader, key: bytes, span: Span = ALL) -> Iterator[Version]:
-    """Return an iterator of the observed versions of a stored key, see `Observed.history`."""
-    core.check_open()
-    span.check()
-    return span.limited(_observed_versions(core, key, span))
-
-
-def _observed_versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
+def _observed_versions(core: Reader, key: bytes, wanted: HistoryBounds) -> Iterator[Version]:
     moment = core.policy.now()
-    if span.until is not None:
-        moment = core.policy.at(core.resolve(span.until))
+    if wanted.until is not None:
+        moment = core.policy.at(core.resolve(wanted.until))
         moment.hold()
     newest, compacted = moment.mark, core.engine.compacted_revision()
     begin = max(1, compacted)
-    if span.since is not None:
-        begin = first_after(core, _mark_of(core, core.resolve(span.since)))
+    if wanted.since is not None:
+        begin = first_after(core, _mark_of(core, core.resolve(wanted.since)))
     oldest: list[Version] = []
     try:
-        if span.since is None and compacted > 1:
+        if wanted.since is None and compacted > 1:
             found = core.engine.read([Range(key, revision=compacted)]).results[0].kvs
             if found and found[0].mod_revision < min(compacted, newest.revision + 1):
                 oldest = [_observed_at_compaction(core, found[0], compacted)]
-        if not span.newest_first:
+        if not wanted.newest_first:
             yield from oldest
-        events = span.events(core, key, begin, newest.revision)
-        while page := list(islice(events, span.page)):
+        events = wanted.events(core, key, begin, newest.revision)
+        while page := list(islice(events, wanted.page)):
             yield from _observed(core, page)
-        if span.newest_first:
+        if wanted.newest_first:
             yield from oldest
     except CompactedError as e:
         raise compaction_error(core.policy, newest.timestamp) from e

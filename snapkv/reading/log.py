@@ -7,12 +7,18 @@ from heapq import merge
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
-from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import KeyEvent
 from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.model import Change, Commit, Difference
-from snapkv.reading.changes import Touched, changed, check_unbroken, first_after, values_at
+from snapkv.reading.change_replay import (
+    Touched,
+    changed,
+    check_unbroken,
+    events_of,
+    first_after,
+    values_at,
+)
 from snapkv.reading.deadline import bounds
 from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of, windows_back
 from snapkv.reading.history import bounds as marks_of
@@ -156,8 +162,7 @@ class _Reading:
     def _of_key(self, key: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
         """Yield the commits of a store that changed a key, from the key's own history."""
         core, first = self._core, first_after(self._core, low)
-        batches = replayed(core.engine, key, b"", first, high.revision)
-        events = chain.from_iterable(batch.events for batch in batches)
+        events = events_of(core.engine, key, b"", first, high.revision)
         try:
             while page := list(islice(events, EVENTS_MAX)):
                 yield from self._stamped(page)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from snapkv.base.arguments import check_int, wrong_type
 from snapkv.base.lifecycle import renew_in_children
@@ -17,6 +18,7 @@ from snapkv.errors import (
     CompactedError,
     InvalidOptionError,
     InvalidTimeError,
+    InvalidTypeError,
     StoreClosedError,
     StoreRestoredError,
 )
@@ -24,10 +26,11 @@ from snapkv.hooks import FailoverEvent, Notifier, WatchEvent
 from snapkv.layout import FormatRecord, Layout
 from snapkv.model import Changes
 from snapkv.reading.metered import Meter
-from snapkv.reading.sources import Source
+from snapkv.reading.snapshot import StateReads
 from snapkv.timeline import RESTORES_MAX, RevisionPolicy, Timeline
 from snapkv.times import (
     When,
+    check_timestamp,
     is_likely,
     is_number,
     pack,
@@ -36,38 +39,6 @@ from snapkv.times import (
     revision_of,
     unlikely,
 )
-
-# --- counting what the watches of a store return, and how late that is ---
-
-
-class Deliveries:
-    """Counts of the commits and changes that watches returned; safe for threads."""
-
-    def __init__(self, clock: HybridClock, notify: Notifier | None) -> None:
-        self._clock, self._notify = clock, notify
-        self.commits = self.changes = 0
-        self.lag_s: float | None = None
-        """How old the newest commit was that a watch returned; None before the first one."""
-        self._lock = threading.Lock()
-        renew_in_children(self)
-
-    def after_fork(self) -> None:
-        """Renew the lock."""
-        self._lock = threading.Lock()
-
-    def note(self, changes: Changes[Any]) -> None:
-        """Count the changes of a commit that a watch is about to return."""
-        timestamp, count = changes.commit.ts, len(changes.changes)
-        lag_s = max(0.0, (self._clock.now_ms() - physical_ms(timestamp)) / 1_000)
-        with self._lock:
-            self.commits += 1
-            self.changes += count
-            self.lag_s = lag_s
-        if self._notify is not None:
-            self._notify(WatchEvent(self._notify.store, timestamp, count, lag_s))
-
-
-# --- reader ---
 
 
 class Closable(Protocol):
@@ -92,7 +63,11 @@ class Reader:
     read_timeout: float | None = field(default=None, kw_only=True)
     notify: Notifier | None = field(default=None, kw_only=True)
     meter: Meter | None = field(default=None, kw_only=True)
-    deliveries: Deliveries = field(init=False)
+    watch_commits: int = field(default=0, kw_only=True)
+    """Commits that watches returned; `lock` is held when it changes."""
+    watch_changes: int = field(default=0, kw_only=True)
+    watch_lag_s: float | None = field(default=None, kw_only=True)
+    """How old the newest of these commits was; None before the first one."""
     closed: bool = field(default=False, kw_only=True)
     failovers: int = field(default=0, kw_only=True)
     followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
@@ -100,7 +75,6 @@ class Reader:
 
     def __post_init__(self) -> None:
         self.policy = self.make_policy()
-        self.deliveries = Deliveries(self.clock, self.notify)
         renew_in_children(self)
 
     def make_policy(self) -> RevisionPolicy:
@@ -119,6 +93,17 @@ class Reader:
                 return
         follower.close()
         raise StoreClosedError("the store was closed")
+
+    def count_watched(self, changes: Changes[Any]) -> None:
+        """Count and report the changes of a commit that a watch is about to return."""
+        timestamp, count = changes.commit.ts, len(changes.changes)
+        lag_s = max(0.0, (self.clock.now_ms() - physical_ms(timestamp)) / 1_000)
+        with self.lock:
+            self.watch_commits += 1
+            self.watch_changes += count
+            self.watch_lag_s = lag_s
+        if self.notify is not None:
+            self.notify(WatchEvent(self.notify.store, timestamp, count, lag_s))
 
     def check_open(self) -> None:
         """Raise `StoreClosedError` after `close()`."""
@@ -160,7 +145,7 @@ class Reader:
                 return
         raise unlikely(number, head.timestamp, head.revision)
 
-    def source(self, when: When | None, revision: int | None, final: bool) -> Source:
+    def source(self, when: When | None, revision: int | None, final: bool) -> StateReads:
         """Return the state at a moment."""
         self.check_open()
         if not isinstance(final, bool):
@@ -217,7 +202,7 @@ class Reader:
         tracker.unmarked.note(answer.header, versions)
         return versions
 
-    def _source_of_revision(self, revision: int) -> Source:
+    def _source_of_revision(self, revision: int) -> StateReads:
         check_int("revision", revision)
         if not 1 <= revision <= REVISION_MAX:
             raise InvalidTimeError(f"revisions are 1 to 2^63 - 1, not {revision}", revision)
@@ -255,3 +240,102 @@ class Reader:
 def _versions(results: Sequence[RangeResult]) -> list[KeyValue | None]:
     """Return the versions in answers of one key each."""
     return [result.kvs[0] if result.kvs else None for result in results]
+
+
+# --- many moments at once: all arguments are checked before the first read ---
+
+if TYPE_CHECKING:
+    from snapkv.timeline.timeline import Integers, Revisions
+
+
+def revisions_at(core: Reader, timestamps: Any) -> Any:
+    """Return the revisions of moments: an array for a numpy array, a list for an iterable.
+
+    Raises `InvalidTypeError` and `InvalidTimeError` for an invalid one, as `Reader.source` does,
+    before anything is read.
+    """
+    core.check_open()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(timestamps, numpy.ndarray):
+        if isinstance(timestamps, numpy.ma.MaskedArray):
+            raise InvalidTypeError("timestamps is a masked array: give its compressed()")
+        return _of_array(core, timestamps)
+    if isinstance(timestamps, str | bytes):
+        given = type(timestamps).__name__
+        raise InvalidTypeError(f"timestamps is an iterable of times, not one {given}: use at()")
+    try:
+        moments = iter(timestamps)
+    except TypeError:
+        given = type(timestamps).__name__
+        raise InvalidTypeError(
+            f"timestamps is an iterable of times or an array, not {given}: give a list"
+        ) from None
+    listed = list(moments)
+    if set(map(type, listed)) <= {int}:
+        return _of_numbers(core, listed)
+    return _of_moments(core, listed)
+
+
+def _of_array(core: Reader, timestamps: Integers) -> Revisions:
+    if timestamps.dtype.kind not in "iu":
+        raise InvalidTypeError(
+            f"timestamps is an array of {timestamps.dtype}: give an array of integers, "
+            "or a list of dates"
+        )
+    if not timestamps.size:
+        return timestamps.astype("int64")
+    lowest, highest = int(timestamps.min()), int(timestamps.max())
+    positive = timestamps if lowest else timestamps[timestamps > 0]
+    _check(core, lowest, int(positive.min()) if positive.size else 0, highest)
+    core.source(lowest, None, False)
+    flat = timestamps.ravel().astype("uint64", copy=False)
+    return core.timeline.revisions_of_array(flat).reshape(timestamps.shape)
+
+
+def _of_numbers(core: Reader, numbers: list[int]) -> list[int]:
+    if not numbers:
+        return []
+    lowest = min(numbers)
+    _check(core, lowest, lowest or min(filter(None, numbers), default=0), max(numbers))
+    return _read(core, numbers)
+
+
+def _of_moments(core: Reader, moments: Sequence[When]) -> list[int]:
+    """Answer moments of any kind; a moment that names a revision costs a round trip."""
+    now_ms = core.clock.now_ms()
+    resolved: list[int | None] = []  # None: it names a revision
+    numbers: list[int] = []
+    for when in moments:
+        if revision_of(when) is not None:
+            resolved.append(None)
+            continue
+        resolved.append(resolve(when, now_ms))
+        if is_number(when):
+            numbers.append(resolve(when, now_ms))
+    if numbers:
+        _check(core, min(numbers), min(filter(None, numbers), default=0), max(numbers))
+    times = [timestamp for timestamp in resolved if timestamp is not None]
+    found = iter(_read(core, times) if times else ())
+    named = {when for when, time in zip(moments, resolved, strict=True) if time is None}
+    of_named = {when: core.source(when, None, False).revision for when in named}
+    return [
+        of_named[when] if time is None else next(found)
+        for when, time in zip(moments, resolved, strict=True)
+    ]
+
+
+def _check(core: Reader, lowest: int, lowest_positive: int, highest: int) -> None:
+    """Raise for numbers that are not timestamps, or not of this store.
+
+    If the lowest above 0, which is always one, and the highest are, so are all in between.
+    """
+    for number in (lowest, highest):
+        check_timestamp(number)
+    for number in (lowest_positive, highest):
+        core.resolve(number)
+
+
+def _read(core: Reader, timestamps: Sequence[int]) -> list[int]:
+    """Return the revisions of times."""
+    core.source(min(timestamps), None, False)  # raises where there is nothing to see
+    return core.timeline.revisions_of(timestamps)

@@ -13,10 +13,9 @@ from snapkv.model import Difference, Entry, K, KeysAndValues, V, Version
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds, within
 from snapkv.reading.decoding import Decoding, entry_of
-from snapkv.reading.reader import Reader
-from snapkv.reading.revisions_of_times import revisions_at
+from snapkv.reading.reader import Reader, revisions_at
 from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.watch import StoreWatch, Watch
+from snapkv.reading.watches import StoreWatch, Watch
 from snapkv.timeline import READS_MAX
 from snapkv.times import When, revision_of
 
@@ -288,8 +287,8 @@ class KeyspaceReads(KeysAndValues[K, V]):
         """
         self._core.check_open()
         tables = _tables()
-        span = tables.span_of(self._space, prefix)
-        return tables.changes_table(self._core, span, since, until, preimages)
+        keys = tables.key_range_of(self._space, prefix)
+        return tables.changes_table(self._core, keys, since, until, preimages)
 
     @bounds
     def history_to_arrow(
@@ -314,7 +313,9 @@ class KeyspaceReads(KeysAndValues[K, V]):
         """
         self._core.check_open()
         tables = _tables()
-        return tables.history_table(self._core, tables.span_of(self._space, prefix), since, until)
+        return tables.history_table(
+            self._core, tables.key_range_of(self._space, prefix), since, until
+        )
 
 
 def _tables() -> ModuleType:
@@ -361,8 +362,8 @@ class View(KeyspaceReads[K, V]):
         Raises `CompactedError` (of `since`, too), `InvalidTimeError`, `InvalidOptionError`,
         `InvalidTypeError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
-        span = _history.Span(since, until, limit, newest_first)
-        found: Iterator[Any] = _history.versions(self._core, self._space.encode(key), span)
+        wanted = _history.HistoryBounds(since, until, limit, newest_first)
+        found: Iterator[Any] = _history.versions(self._core, self._space.encode(key), wanted)
         return found if self._decoding is None else self._decoding.versions(key, found)
 
     def watch(

@@ -27,8 +27,8 @@ from snapkv.errors import CommitUnknownError, ConflictError
 from snapkv.model import Absent, AtRevision, Commit, Guard, HeadAt, Ops, SpaceOps
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.store.commit_room import BESIDE_BYTES, Room
 from snapkv.store.store import SnapshotKV
+from snapkv.store.writes import GUARDS_BYTES, CommitRoom
 from snapkv.tuples import pack
 
 SPACE = "spark.sinks"
@@ -118,7 +118,7 @@ class BatchCommits:
         self._store, self._space, self._batch = store, space, batch
         layout = store._core.layout
         keys = layout.data if space is None else layout.space(space)
-        self._room: Room[Any] = Room(store._core, keys, BESIDE_BYTES + MARKER_BYTES)
+        self._room: CommitRoom[Any] = CommitRoom(store._core, keys, GUARDS_BYTES + MARKER_BYTES)
         self._marker = read_marker(store, space, batch)
         self._rng = Random()
 

@@ -9,9 +9,15 @@ from typing import Any
 from snapkv.engine.contract import SCAN
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
-from snapkv.reading.changes import PRIOR_READS_MAX, Touched, changed, first_after, values_before
+from snapkv.reading.arrow import KeyRange, chunks
+from snapkv.reading.change_replay import (
+    PRIOR_READS_MAX,
+    Touched,
+    changed,
+    first_after,
+    values_before,
+)
 from snapkv.reading.reader import Reader
-from snapkv.reading.spans import Span, chunks
 from snapkv.spark import errors, micro_batches
 from snapkv.spark.errors import SourceError
 from snapkv.spark.micro_batches import ChangesOffset, Limit, MicroBatches, Size, earlier, moment
@@ -119,7 +125,7 @@ class ChangesReader(MicroBatches[ChangesOffset]):
         before = partial(_values_before, reader, low) if self._preimages else None
         return micro_batches.sizes(commits, before, sized=limit.sized, deletes=self._deletes)
 
-    def _rest(self, at: ChangesOffset) -> Span:
+    def _rest(self, at: ChangesOffset) -> KeyRange:
         """Return the keys of the snapshot that were not delivered yet."""
         if not at.after:
             return self._span

@@ -31,7 +31,7 @@ from snapkv.spark.read_tasks import AskedColumns, BatchSchema, Task, plan
 from snapkv.spark.schema import MEMBER
 from snapkv.spark.source_options import SourceOptions, absolute, absolute_archive
 from snapkv.spark.timing import exact, timestamp_of
-from snapkv.store.observe import Keys, open_to_read
+from snapkv.store.open import Keys, open_to_read
 
 Described = tuple[Member, ...]
 _PLAIN = str | bool | int | float

@@ -52,7 +52,7 @@ from snapkv.spark.schema import FrameSchema, schema_of
 from snapkv.spark.sessions import check_fleet_pinned
 from snapkv.spark.source_options import check_none_of
 from snapkv.spark.timing import timestamp_of
-from snapkv.store.observe import Keys, open_to_read
+from snapkv.store.open import Keys, open_to_read
 from snapkv.times import physical_ms
 
 

@@ -18,7 +18,7 @@ from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
-from snapkv.reading.changes import CommitChanges, Touched
+from snapkv.reading.change_replay import CommitChanges, Touched
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors

@@ -18,16 +18,16 @@ from snapkv.archive.live_and_archive import archive_of
 from snapkv.archive.manifest import File
 from snapkv.errors import CompactedError, HistoryGapError
 from snapkv.reading import change_tables
-from snapkv.reading.commit_times import first_known
+from snapkv.reading.arrow import KeyRange
 from snapkv.reading.reader import Reader
-from snapkv.reading.spans import Span
+from snapkv.reading.tables import first_known
 from snapkv.spark import errors
 from snapkv.spark.errors import coded
 from snapkv.spark.pinned import PinnedCommits, moment_of, present_in, range_of
 from snapkv.spark.read_options import ReadOptions, span_of
 from snapkv.spark.schema import schema_of
 from snapkv.spark.value_formats import BYTES, FORMATS, MODES, PERMISSIVE, UTF8
-from snapkv.store.observe import open_to_read
+from snapkv.store.open import open_to_read
 
 BASE = (
     "space STRING, key BINARY, value BINARY, revision BIGINT, created BIGINT, version BIGINT, "
@@ -50,7 +50,7 @@ class NativePlan:
     deltas: Sequence[File]
     low: int
     high: int
-    span: Span
+    span: KeyRange
     space: str
     first_known: int
 
@@ -229,7 +229,7 @@ def _plan(
     return NativePlan(_root(archive.url), first, second, after, high, span, space, known)
 
 
-def _overlaps(file: File, span: Span) -> bool:
+def _overlaps(file: File, span: KeyRange) -> bool:
     return bool(file.rows) and file.last_key >= span.start and file.first_key < span.end
 
 

@@ -11,7 +11,7 @@ from snapkv.engine.contract import Range, RangeResult
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.layout import Mark
 from snapkv.location import Location
-from snapkv.reading.changes import first_after
+from snapkv.reading.change_replay import first_after
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import state_bounds

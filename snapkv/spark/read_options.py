@@ -12,7 +12,7 @@ from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.fleet.members import BEHIND, Behind, Policy, check_policy
 from snapkv.layout import Keyspace
 from snapkv.location import Location
-from snapkv.reading.spans import Span
+from snapkv.reading.arrow import KeyRange
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.source_options import ENGINE as ENGINE
@@ -215,7 +215,7 @@ def is_text(options: ReadOptions) -> bool:
     return options.choice("keyFormat", *key_formats(options.location.space is not None)) == TEXT
 
 
-def span_of(options: ReadOptions) -> Span:
+def span_of(options: ReadOptions) -> KeyRange:
     """Return the range of stored keys that options name.
 
     With binary keys the options are hexadecimal. Raises `SourceError`.
@@ -236,7 +236,7 @@ def span_of(options: ReadOptions) -> Span:
         end = last[0]
         if end < start:
             raise SourceError(errors.INVALID_RANGE, "endKey is before startKey")
-    return Span(space, start, end, text)
+    return KeyRange(space, start, end, text)
 
 
 def _range_of(options: ReadOptions, name: str, space: Keyspace) -> tuple[bytes, bytes] | None:

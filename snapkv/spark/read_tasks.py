@@ -22,11 +22,10 @@ from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.location import Location
 from snapkv.reading import arrow, change_tables, tables
-from snapkv.reading.arrow import Arrays
+from snapkv.reading.arrow import Arrays, KeyRange, all_keys_of
 from snapkv.reading.change_tables import columns_of
-from snapkv.reading.commit_times import CommitTimes
 from snapkv.reading.reader import Reader
-from snapkv.reading.spans import Span, everything
+from snapkv.reading.tables import CommitTimes
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.pinned import (
@@ -48,7 +47,7 @@ from snapkv.spark.read_options import (
     span_of,
 )
 from snapkv.spark.source_options import SourceOptions
-from snapkv.store.observe import open_to_read
+from snapkv.store.open import open_to_read
 
 
 class AskedColumns(Protocol):
@@ -97,7 +96,7 @@ class SnapshotTask(Task):
     """Some ranges of keys at one moment."""
 
     commits: PinnedCommits
-    span: Span
+    span: KeyRange
     ranges: tuple[tuple[bytes, bytes], ...]
 
     def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
@@ -137,7 +136,7 @@ class ChangesTask(Task):
     """What some commits changed."""
 
     commits: PinnedCommits
-    span: Span
+    span: KeyRange
     preimages: bool
     deletes: bool
 
@@ -160,7 +159,7 @@ class HistoryTask(Task):
     """The versions of a range of keys."""
 
     commits: PinnedCommits
-    span: Span
+    span: KeyRange
 
     def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
         """Yield the columns of histories."""
@@ -172,7 +171,7 @@ class CommitsTask(Task):
     """The log of some commits."""
 
     commits: PinnedCommits
-    span: Span
+    span: KeyRange
     inclusive: bool
 
     def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
@@ -200,7 +199,7 @@ SAMPLED_ROWS = 20_000
 
 
 def cut_keys(
-    reader: Reader, span: Span, revision: int, tasks: int, rows: int | None = None
+    reader: Reader, span: KeyRange, revision: int, tasks: int, rows: int | None = None
 ) -> list[list[RangePiece]]:
     """Return bounded pieces of a range, in order, grouped into tasks of about equally many keys.
 
@@ -220,7 +219,7 @@ def cut_keys(
 
 
 def cut_commits(
-    reader: Reader, span: Span, commits: PinnedCommits, tasks: int, *, exactly: bool = False
+    reader: Reader, span: KeyRange, commits: PinnedCommits, tasks: int, *, exactly: bool = False
 ) -> list[PinnedCommits]:
     """Return a range of commits in parts of about as many changes, in order; none if it is empty.
 
@@ -243,7 +242,7 @@ def cut_commits(
 
 
 def _even_marks(
-    reader: Reader, span: Span, commits: PinnedCommits, tasks: int, exactly: bool
+    reader: Reader, span: KeyRange, commits: PinnedCommits, tasks: int, exactly: bool
 ) -> list[Mark]:
     """Return the marks between parts of about as many changes; they ascend."""
     low, high = commits.low.revision, commits.high.revision
@@ -272,7 +271,7 @@ def _even_marks(
     return inner
 
 
-def _sample(reader: Reader, span: Span, low: int, high: int) -> tuple[list[int], list[float]]:
+def _sample(reader: Reader, span: KeyRange, low: int, high: int) -> tuple[list[int], list[float]]:
     """Cut the revisions (low, high] evenly, and estimate the changes of each piece.
 
     Returns the ends of the pieces, `low` before them, and their rows.
@@ -299,7 +298,7 @@ LIVE_ROWS = 5_000
 
 
 def changes_tasks(
-    reader: Reader, options: ReadOptions, span: Span, commits: PinnedCommits
+    reader: Reader, options: ReadOptions, span: KeyRange, commits: PinnedCommits
 ) -> list[Task]:
     """Return tasks for what some commits changed, in the order of commits.
 
@@ -353,7 +352,7 @@ class ArchivedTask(Task):
     """What some commits changed, read from the files of an archive as columns."""
 
     commits: PinnedCommits
-    span: Span
+    span: KeyRange
     deletes: bool
 
     def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
@@ -416,7 +415,9 @@ def planned(options: ReadOptions, pinned: PinnedCommits) -> Sequence[Task]:
 def plan(reader: Reader, options: ReadOptions, pinned: PinnedCommits) -> list[Task]:
     """Return the tasks that read pinned commits of an open store, which has them."""
     if options.view == COMMITS:
-        whole = span_of(options) if options.location.prefix is not None else everything(reader)
+        whole = (
+            span_of(options) if options.location.prefix is not None else all_keys_of(reader.layout)
+        )
         inclusive = not options.has_start or options.text("startingVersion") == LATEST
         return [CommitsTask(pinned, whole, inclusive)]
     span = span_of(options)

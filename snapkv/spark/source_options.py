@@ -16,7 +16,7 @@ from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.timing import zone_of
-from snapkv.store.observe import Keys, open_to_read
+from snapkv.store.open import Keys, open_to_read
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 

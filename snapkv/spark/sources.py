@@ -2,9 +2,8 @@
 
 from snapkv.layout import Keyspace, Layout, Mark
 from snapkv.reading import arrow
-from snapkv.reading.arrow import Arrays
+from snapkv.reading.arrow import Arrays, KeyRange
 from snapkv.reading.reader import Reader
-from snapkv.reading.spans import Span
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
 from snapkv.spark.errors import ANEW, SourceError, coded
@@ -60,6 +59,7 @@ __all__ = [
     "Batch",
     "BatchReader",
     "Encoder",
+    "KeyRange",
     "Keyspace",
     "Layout",
     "Limit",
@@ -75,7 +75,6 @@ __all__ = [
     "SinkOptions",
     "SourceError",
     "SourceOptions",
-    "Span",
     "StreamOffset",
     "Task",
     "Times",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from snapkv.base.arguments import check_seconds
 from snapkv.base.concurrency import Lock, here
-from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, perf_counter
 from snapkv.clock import SystemClock
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
@@ -24,61 +23,56 @@ from snapkv.errors import (
     SnapKVError,
 )
 from snapkv.hooks import CompactionEvent
-from snapkv.model import Build, Commit, Compaction
+from snapkv.model import Build, Commit, Compaction, Ops
 from snapkv.reading.reader import Reader
 from snapkv.store.recorder_watermarks import slowest_watermark
-from snapkv.times import end_of_ms, format_time, physical_ms
+from snapkv.times import LOGICAL_BITS, end_of_ms, format_time, physical_ms
 
-# --- turns: calls of one process that update one key try one after another ---
+# --- locks of keys: calls of one process that update one key try one after another ---
 
 
 @dataclass(slots=True, eq=False)
-class _Turn:
-    """The turn at one key: a lock, and how many calls have it or wait for it.
+class _KeyLock:
+    """The lock of one key, and how many calls hold it or wait for it.
 
-    The lock is held in waits, so it is one of the loop where the calls run in a loop.
+    It is held in waits, so it is one of the loop where the calls run in a loop.
     """
 
     lock: Lock = field(default_factory=lambda: here().lock())
     calls: int = 0
 
 
-class Turns:
-    """Turns at keys.
+class KeyLocks:
+    """Locks of keys.
 
-    A courtesy, which nothing relies on: a call that does not get its turn in time goes without.
-    So two calls that each have a turn and wait for that of the other go on after a while.
+    Nothing relies on them: a call that does not get a lock in time continues without it. So if two
+    calls hold a lock each and wait for the other's, both continue after a while.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: dict[bytes, _Turn] = {}
-        renew_in_children(self)
+        self._of_key: dict[bytes, _KeyLock] = {}
 
     def __len__(self) -> int:
-        return len(self._turns)
-
-    def after_fork(self) -> None:
-        """Start anew in a child, which has none of the threads."""
-        self._lock, self._turns = threading.Lock(), {}
+        return len(self._of_key)
 
     @contextmanager
-    def turn(self, key: bytes, seconds: float) -> Iterator[None]:
-        """Wait for the turn at a key, for some seconds at most, and have it in the block."""
+    def held(self, key: bytes, seconds: float) -> Iterator[None]:
+        """Wait for the lock of a key, for some seconds at most, and hold it in the block."""
         with self._lock:
-            turn = self._turns.setdefault(key, _Turn())
-            turn.calls += 1
+            found = self._of_key.setdefault(key, _KeyLock())
+            found.calls += 1
         got = False
         try:
-            got = turn.lock.acquire(timeout=seconds)
+            got = found.lock.acquire(timeout=seconds)
             yield
         finally:
             if got:
-                turn.lock.release()
+                found.lock.release()
             with self._lock:
-                turn.calls -= 1
-                if not turn.calls and self._turns.get(key) is turn:
-                    del self._turns[key]
+                found.calls -= 1
+                if not found.calls and self._of_key.get(key) is found:
+                    del self._of_key[key]
 
 
 # --- core ---
@@ -100,7 +94,7 @@ class Core(Reader):
     retain_ms: int | None = None
     retained_at_ms: int = 0
     retain_error: SnapKVError | None = None
-    turns: Turns = field(default_factory=Turns)
+    key_locks: KeyLocks = field(default_factory=KeyLocks)
     compactions: int = 0
     earliest: int | None = None
     """The oldest time that can be read, as far as it is known without a request."""
@@ -128,6 +122,11 @@ class Core(Reader):
                 if self.closed:
                     self.made_committer.close()
             return self.made_committer
+
+    def after_fork(self) -> None:
+        """Renew the locks; a child has none of the threads that hold one."""
+        Reader.after_fork(self)
+        self.key_locks = KeyLocks()
 
     # --- ticking ---
 
@@ -164,11 +163,13 @@ class Core(Reader):
 
     # --- writing ---
 
-    def commit(self, build: Build, timeout: float | None) -> Commit:
-        """Commit what `build` returns; then compact a little, as `retain=` says."""
-        self.check_open()
+    def commit(self, build: Build | Ops, timeout: float | None) -> Commit:
+        """Commit operations, or what `build` returns; then compact a little for `retain=`."""
+        if self.closed:
+            self.check_open()
         committer = self.made_committer or self.committer
-        commit = committer.commit(build, timeout=self.timeout_s(timeout))
+        seconds = self.commit_timeout_s if timeout is None else check_timeout(timeout)
+        commit = committer.commit(build, timeout=seconds)
         if self.retain_ms is not None:
             self._retain()
         return commit
@@ -211,7 +212,7 @@ class Core(Reader):
     def warn_if_ahead(self) -> None:
         """Warn if the store's newest timestamp is far ahead of the clock; repair nothing."""
         newest = self.timeline.tracker.newest.timestamp
-        ahead_ms = physical_ms(newest) - self.clock.now_ms()
+        ahead_ms = (newest - self.clock.reading()) >> LOGICAL_BITS
         if ahead_ms > self.max_clock_skew_ms:
             warnings.warn(
                 f"the newest commit of {self.url} is {ahead_ms} ms ahead of the clock; "

@@ -31,7 +31,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import Keyspace, prefix_end, space_name
 from snapkv.model import Commit, HeadAt, Ops, SpaceOps
-from snapkv.reading.sources import Source
+from snapkv.reading.snapshot import StateReads
 from snapkv.store.core import Core
 from snapkv.times import When
 
@@ -75,7 +75,7 @@ def dump(
         return _write(core, source, opened, progress)
 
 
-def _write(core: Core, source: Source, file: BinaryIO, progress: Progress) -> int:
+def _write(core: Core, source: StateReads, file: BinaryIO, progress: Progress) -> int:
     digest, count = hashlib.sha256(), 0
 
     def write(item: Any) -> None:
@@ -104,7 +104,7 @@ def _write(core: Core, source: Source, file: BinaryIO, progress: Progress) -> in
 
 
 @dataclass(slots=True)
-class Contents:
+class DumpContents:
     """The contents of a dump, as far as an engine could commit them at once.
 
     `size` counts all of them, as the engine counts a request; contents over `size_max` are dropped.
@@ -212,14 +212,14 @@ class _DumpReader:
             yield chunk
 
 
-def read_dump(file: BinaryIO, bytes_max: int) -> Contents:
+def read_dump(file: BinaryIO, bytes_max: int) -> DumpContents:
     """Read and verify a dump; raise for one that is cut or changed before any of it is used.
 
     Holds about `bytes_max` of it at most, the limit of one commit, whatever size it declares.
     Raises `NotAStoreError` (no dump), `FormatError` (a newer one), `CorruptStoreError`,
     `CommitTooLargeError`.
     """
-    reader, contents = _DumpReader(file, bytes_max), Contents(bytes_max)
+    reader, contents = _DumpReader(file, bytes_max), DumpContents(bytes_max)
     header = reader.header()
     if header.get("format") != DUMP_FORMAT:
         raise FormatError("the dump", header.get("format"), DUMP_FORMAT)
@@ -283,11 +283,11 @@ def load_dump(core: Core, file: BinaryIO, said: Ops, *, replace: bool) -> Commit
         writer=said.writer,
         meta=said.meta,
     )
-    return core.commit(lambda _: ops, None)
+    return core.commit(ops, None)
 
 
 def _removals(
-    head: Source, space: Keyspace, kept: Mapping[Any, bytes]
+    head: StateReads, space: Keyspace, kept: Mapping[Any, bytes]
 ) -> tuple[list[Any], list[Any]]:
     """Return keys and prefixes to remove, so that a space has only the keys `kept` left.
 

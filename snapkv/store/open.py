@@ -1,29 +1,49 @@
-"""Opening a store: by a URL, on an engine, or through an etcd3 client."""
+"""Opening a store, by a URL, on an engine or through an etcd3 client, and observed keys."""
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from snapkv.base.arguments import check_bool, check_known, check_text, wrong_type
+from snapkv.base.waiting import bounded
 from snapkv.clock import MAX_CLOCK_SKEW_S, Clock, HybridClock, SystemClock
 from snapkv.codecs import Codec
 from snapkv.committer import COMMIT_TIMEOUT_S, check_writer
-from snapkv.engine.contract import Engine
-from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
+from snapkv.engine.contract import (
+    Compare,
+    Engine,
+    Header,
+    KeyValue,
+    OutcomeUnknown,
+    Put,
+    Range,
+    Refused,
+    Target,
+    Txn,
+)
+from snapkv.errors import (
+    CorruptStoreError,
+    InvalidOptionError,
+    InvalidTypeError,
+    NotAStoreError,
+    StoreNotFoundError,
+)
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
-from snapkv.layout import Layout
-from snapkv.location import COMMON_OPTIONS, DEFAULT_NAME, open_engine
-from snapkv.model import V
+from snapkv.layout import FormatRecord, Layout, RawKeyspace, StampRecord, raw_key
+from snapkv.location import COMMON_OPTIONS, DEFAULT_NAME, Location, open_engine
+from snapkv.model import K, V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.metered import Meter
-from snapkv.reading.opening import default_writer, open_keys
+from snapkv.reading.observed import Observed, Observer
 from snapkv.reading.reader import Reader
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
@@ -59,13 +79,15 @@ class Settings:
     hybrid: HybridClock = field(init=False)
     skew_ms: int = field(init=False)
     retain_ms: int | None = field(init=False)
+    checked_hooks: tuple[Hooks, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
             raise InvalidTypeError(f"clock must have now_ms(); {type(self.clock).__name__} has not")
         self.skew_ms = duration_ms(self.max_clock_skew)
         self.hybrid = HybridClock(self.clock or SystemClock(), self.skew_ms)
-        self.hybrid.now_ms()
+        if self.clock is not None:
+            self.hybrid.now_ms()
         if self.archive is not None:
             check_text("archive", self.archive)
         if self.storage is not None:
@@ -75,7 +97,7 @@ class Settings:
                 raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
         check_bool("stats", self.stats)
-        self.hooks = checked_hooks(self.hooks)  # an iterator is read once
+        self.checked_hooks = checked_hooks(self.hooks)  # an iterator is read once
         self.writer_name = default_writer() if self.writer is None else self.writer
         check_writer(self.writer_name, may_be_empty=True)
         check_timeout(self.commit_timeout)
@@ -146,7 +168,8 @@ def open(
         hooks=hooks,
         stats=stats,
     )
-    url = url_or_environment(url)
+    if url is None:
+        url = url_or_environment(url)
     if codec is not None:
         Decoding(codec)  # checks it before anything is opened
     home = settings.layout.ts
@@ -245,7 +268,8 @@ def _store(url: str, engine: Callable[[], Engine], settings: Settings) -> Snapsh
 
 def opened(make: Callable[..., R], url: str, opener: Callable[[], Engine], settings: Settings) -> R:
     """Return what `make` makes of the parts of an open store; close the engine if that fails."""
-    with within(settings.read_timeout), ExitStack() as on_error:
+    seconds = settings.read_timeout
+    with nullcontext() if seconds is None else within(seconds), ExitStack() as on_error:
         engine = opener()
         on_error.callback(engine.close)
         if settings.archive is not None:
@@ -262,8 +286,9 @@ def opened(make: Callable[..., R], url: str, opener: Callable[[], Engine], setti
         if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
             check(layout, record, ts.create_revision)
         timeline.tracker.open(ts, header)
-        hooks = checked_hooks(settings.hooks)
-        notify = Notifier(hooks, StoreLabel(url, layout.name)) if hooks else None
+        notify = None
+        if settings.checked_hooks:
+            notify = Notifier(settings.checked_hooks, StoreLabel(url, layout.name))
         counted = settings.stats or (notify is not None and notify.counts_lookups)
         reader = make(
             url,
@@ -284,6 +309,69 @@ def opened(make: Callable[..., R], url: str, opener: Callable[[], Engine], setti
     return reader
 
 
+# --- the two keys that make a store of an engine's keys ---
+
+OPEN_TRIES = 3
+OPEN_TIMEOUT_S = 10.0
+
+
+def open_keys(
+    engine: Engine, layout: Layout, writer: str, *, create: bool
+) -> tuple[KeyValue, FormatRecord, Header]:
+    """Return the timestamp key, the format record and the header of a store, made if need be.
+
+    One round trip for a store that exists. Raises `StoreNotFoundError` (with `create=False`),
+    `FormatError`, `NotAStoreError`, `CorruptStoreError`.
+    """
+    for _ in range(OPEN_TRIES):
+        answer = engine.read([Range(layout.ts), Range(layout.format)])
+        stamps, formats = answer.results
+        ts = stamps.kvs[0] if stamps.kvs else None
+        if formats.kvs:
+            record = FormatRecord.decode(formats.kvs[0].value)
+            if ts is None:
+                raise CorruptStoreError(f"store {layout.name!r} has lost its timestamp key")
+            StampRecord.decode(ts.value)
+            return ts, record, answer.header
+        if ts is not None:
+            raise NotAStoreError(
+                f"{layout.ts!r} exists without a format record: not a snapkv store"
+            )
+        if not create:
+            raise StoreNotFoundError(f"no store named {layout.name!r} in {engine.url}")
+        _create(engine, layout, writer)
+    raise CorruptStoreError(f"store {layout.name!r} was created, but cannot be found")
+
+
+def _create(engine: Engine, layout: Layout, writer: str) -> None:
+    """Write both keys if neither exists; another process may do so at the same time."""
+    stamp = StampRecord(0, os.urandom(16), writer, "created").encode()
+    record = FormatRecord(os.urandom(16)).encode()
+    txn = Txn(
+        (
+            Compare(layout.ts, Target.CREATE, "=", 0),
+            Compare(layout.format, Target.CREATE, "=", 0),
+        ),
+        (Put(layout.ts, stamp), Put(layout.format, record)),
+    )
+    try:
+        engine.transact(lambda _: txn, layout.ts, timeout=bounded(OPEN_TIMEOUT_S))
+    except Refused as e:
+        e.reraise()
+    except OutcomeUnknown as e:
+        if not e.retry and e.cause is not None:
+            raise e.cause from e
+
+
+def default_writer() -> str:
+    """Return user@host, the default writer of commits."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
 def _layout(engine: Engine, settings: Settings) -> Layout:
     """Return the layout of a store; an archive holds one, whose name may be left out."""
     own: Layout = getattr(engine, "layout", settings.layout)
@@ -298,3 +386,87 @@ def _joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> En
     from snapkv.archive.live_and_archive import joined  # it needs pyarrow
 
     return joined(live, archive, storage)
+
+
+# --- opening keys that other programs write, for reading any moment of them ---
+
+Keys = SnapshotKV | Observed[str]
+"""Text keys that can be read as of any moment."""
+
+OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout", "hooks")
+
+
+def observe(
+    url: str,
+    *,
+    prefix: K,
+    name: str = DEFAULT_NAME,
+    ring_slots: int = RING_SLOTS,
+    clock: Clock | None = None,
+    read_timeout: float | None = None,
+    hooks: Hooks | Iterable[Hooks] | None = None,
+    **options: Any,
+) -> Observed[K]:
+    """Open keys that other programs write into an engine, for reading any moment of them.
+
+    `prefix` selects the keys: with a str prefix, keys are text, with a bytes prefix, bytes. An
+    empty prefix selects all keys of the engine, including the keys of snapkv's stores. The times
+    come from the store `name` in the same engine: keep `snapkv tick --every 1s` running there, or
+    commit to that store. It writes nothing, and creates no store. `url`, `ring_slots`, `clock`,
+    `read_timeout` and further options are as for `snapkv.open`. Of `hooks`, only the hooks of
+    lookups, watches and failovers are called. One round trip.
+
+    >>> import snapkv
+    >>> with snapkv.open("memory:cluster") as ticker:
+    ...     tick = ticker.tick()
+    ...     with snapkv.observe("memory:cluster", prefix="/registry/") as registry:
+    ...         len(registry.at(tick.ts))
+    0
+
+    Raises `StoreNotFoundError` if the store whose ticks it needs does not exist; and as `open`.
+    """
+    if not isinstance(prefix, str | bytes):
+        raise wrong_type("prefix", "a str or bytes", prefix)
+    text = isinstance(prefix, str)
+    space = RawKeyspace(raw_key(prefix, "prefix", text=text), text=text)
+    settings = Settings(
+        name=name,
+        ring_slots=ring_slots,
+        clock=clock,
+        read_timeout=read_timeout,
+        create=False,
+        hooks=hooks,
+    )
+    engine = partial(_open_engine, url, settings.layout.ts, options)
+    try:
+        return Observed(opened(Observer, url, engine, settings), space)
+    except StoreNotFoundError as e:
+        raise StoreNotFoundError(
+            f"{e}; observing needs its ticks: keep `snapkv tick --every 1s` running there"
+        ) from e
+
+
+def open_to_read(location: Location, **options: Any) -> Keys:
+    """Open what exists at a location, to read it; `options` as for `open`. Raises as that."""
+    options |= location.options
+    if location.prefix is not None:
+        return observe(location.url, prefix=location.prefix, name=location.name, **options)
+    return open(
+        location.url,
+        codec=None,
+        name=location.name,
+        create=False,
+        archive=location.archive,
+        storage=dict(location.storage) or None,
+        **options,
+    )
+
+
+def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:
+    """Open the engine that a URL names; options of `open` without effect here are unknown."""
+    try:
+        return open_engine(url, create=False, options=options, home=home)
+    except InvalidTypeError as e:
+        if e.known:  # an option of `open` that has no use here must not be listed
+            check_known((e.option,), {*OBSERVE_OPTIONS, *(set(e.known) - set(COMMON_OPTIONS))})
+        raise

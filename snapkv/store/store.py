@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -13,7 +13,7 @@ from snapkv.codecs import Codec, T
 from snapkv.committer import Check, SentRequest, compile_check, listed
 from snapkv.committer.group import GroupBuilder
 from snapkv.coordination.election import Election
-from snapkv.coordination.live import Live
+from snapkv.coordination.leased_keys import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.hooks import CloseEvent
@@ -21,15 +21,20 @@ from snapkv.layout import StampRecord
 from snapkv.model import Build, Commit, Compaction, Guard, Ops, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds
-from snapkv.store import check as _check
 from snapkv.store import dump as _dump
 from snapkv.store.core import Core
-from snapkv.store.health import HEALTH_TIMEOUT_S, Health, health
+from snapkv.store.diagnostics import (
+    HEALTH_TIMEOUT_S,
+    CheckReport,
+    Health,
+    Stats,
+    check,
+    health,
+    stats,
+)
 from snapkv.store.recorder_watermarks import Watermark, forget, watermarks
-from snapkv.store.restoring import restored
-from snapkv.store.space import Space, names
-from snapkv.store.stats import Stats, stats
-from snapkv.store.writes import Addition, Writes, building
+from snapkv.store.restore import restored
+from snapkv.store.writes import Addition, KeyspaceWrites, Space, building, names
 from snapkv.times import When, check_timestamp, format_time
 
 # --- facts about a store and its engine, as `SnapshotKV.info` returns them ---
@@ -65,7 +70,7 @@ if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
 
 
-class SnapshotKV(Writes[str, V], Closing):
+class SnapshotKV(KeyspaceWrites[str, V], Closing):
     """A store of text keys and byte values that can be read as of any moment of its life.
 
     Safe for threads and usable as a context manager. Opened by `snapkv.open`. With a codec
@@ -102,21 +107,6 @@ class SnapshotKV(Writes[str, V], Closing):
             notify(CloseEvent(notify.store, self.raw))
 
     # --- writing ---
-
-    def save(
-        self,
-        key: str,
-        value: V,
-        *,
-        note: str | None = None,
-        writer: str | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-    ) -> int:
-        """Save one key; return the commit's timestamp. One round trip."""
-        data: Any = value if self._decoding is None else self._decoding.encode(key, value)
-        puts = ((key, data),)  # of any key
-        ops = Ops(puts, note=note, writer=writer, meta=meta)  # type: ignore[arg-type]
-        return self._core.commit(lambda stamp: ops, None).ts
 
     def multi_save(
         self,
@@ -201,8 +191,9 @@ class SnapshotKV(Writes[str, V], Closing):
         happen), `AccessDeniedError`.
         """
         said = any(each is not None for each in (note, writer, meta))
+        wanted: Build | Ops
         if build is None:
-            build = building(
+            wanted = building(
                 Ops(
                     self._encoded(puts),  # type: ignore[arg-type]
                     listed(deletes, "deletes"),
@@ -221,7 +212,9 @@ class SnapshotKV(Writes[str, V], Closing):
             )
         elif puts or deletes or delete_prefixes or guards or additions or said:
             raise InvalidOptionError("give a function or keywords, not both")
-        return self._core.commit(build, timeout)
+        else:
+            wanted = build
+        return self._core.commit(wanted, timeout)
 
     def restore(
         self,
@@ -476,7 +469,7 @@ class SnapshotKV(Writes[str, V], Closing):
         at: When | None = None,
         *,
         mode: int | None = None,
-        progress: _dump.Progress = lambda _: None,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> int:
         """Write one moment, spaces included, to a file; return the number of keys.
 
@@ -584,6 +577,6 @@ class SnapshotKV(Writes[str, V], Closing):
         """
         return health(self._core, timeout)
 
-    def check(self, *, progress: _dump.Progress = lambda _: None) -> _check.CheckReport:
+    def check(self, *, progress: Callable[[int], None] = lambda _: None) -> CheckReport:
         """Check every invariant of the stored data; `progress` gets the number of commits."""
-        return _check.check(self._core, progress)
+        return check(self._core, progress)

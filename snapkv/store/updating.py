@@ -30,8 +30,8 @@ from snapkv.store.core import Core
 TRIES = 64
 WAIT_S_MIN, WAIT_S_MAX = 0.001, 0.25
 """After lost tries the longest wait doubles, from the first bound up to the second."""
-TURN_S = 2.0
-"""The longest that a thread waits for its turn at a key, in seconds; then it tries without."""
+KEY_LOCK_S = 2.0
+"""The longest that a thread waits for the lock of a key, in seconds; then it tries without."""
 
 _random = random.Random()
 
@@ -52,7 +52,7 @@ class Trying:
         check_int("tries", self.tries, 1)
 
 
-class Update(KeysAndValues[K, V]):
+class KeyUpdate(KeysAndValues[K, V]):
     """An update of one key: `fn` gets its value, and returns the new one; see `Writes.update`.
 
     `keys` and `commit` read and write bytes. If `decoding` is not None, it makes values of the
@@ -79,7 +79,7 @@ class Update(KeysAndValues[K, V]):
     ) -> None:
         check_function(fn)
         self._stored = keys.keyspace.encode(key)
-        self._turns = core.turns
+        self._key_locks = core.key_locks
         self._seconds = core.commit_timeout_s if trying.timeout is None else trying.timeout
         self._keys: View[K] = keys
         self._key: K = key
@@ -90,15 +90,15 @@ class Update(KeysAndValues[K, V]):
     def run(self) -> Updated[V]:
         """Try until a commit succeeds, tries or time are used up, or nothing changes.
 
-        After a lost try, the threads of this process that update the key take turns.
+        After a lost try, the threads of this process that update the key do so one after another.
         """
         left = TimeLeft(self._seconds)
         try:
             return self._try(left, 1)
         except ConflictError as e:
             lost = self._lost(e)
-        wait_s = left.at_most(TURN_S) if self._trying.tries > 1 else 0.0
-        with self._turns.turn(self._stored, wait_s):
+        wait_s = left.at_most(KEY_LOCK_S) if self._trying.tries > 1 else 0.0
+        with self._key_locks.held(self._stored, wait_s):
             return self._try_again(left, lost)
 
     def _try_again(self, left: TimeLeft, lost: ConflictError) -> Updated[V]:

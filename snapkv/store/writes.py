@@ -1,20 +1,26 @@
-"""The writes that a store and its spaces share: each is one commit."""
+"""The writes that a store and its spaces share, each one commit; spaces; the room of a commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic
 
-from snapkv.codecs import Codec
-from snapkv.committer import pairs
-from snapkv.errors import InvalidTypeError
-from snapkv.model import Build, Commit, Guard, K, Ops, Scalar, Stamp, Updated, V
+from snapkv.codecs import Codec, T
+from snapkv.committer import listed, pairs
+from snapkv.committer.group import MEMBERS_MAX, STAMP_BYTES_MAX
+from snapkv.committer.operations import guards_max, nested_max
+from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, blamed, op_bytes
+from snapkv.engine.contract import Delete, Put, Txn
+from snapkv.errors import CommitTooLargeError, InvalidOptionError, InvalidTypeError
+from snapkv.layout import Keyspace, prefix_end, space_name, stored_space_name
+from snapkv.model import Build, Commit, Guard, K, Ops, Scalar, SpaceOps, Stamp, Updated, V
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
 from snapkv.store.core import Core
-from snapkv.store.updating import TRIES, Trying, Update
+from snapkv.store.updating import TRIES, KeyUpdate, Trying
+from snapkv.times import When
 
 # --- additions: keys and values that depend on the timestamp of their commit ---
 
@@ -24,10 +30,10 @@ Addition = Callable[[int], tuple[str, V]]
 
 def building(
     ops: Ops, additions: tuple[Addition[V], ...], encoded: Callable[[object], list[Any]]
-) -> Build:
-    """Return operations as a function of the stamp that calls the additions, and encodes them."""
+) -> Build | Ops:
+    """Return operations; with additions, a function of the stamp that calls and encodes them."""
     if not additions:
-        return lambda _: ops
+        return ops
 
     def build(stamp: Stamp) -> Ops:
         added = encoded([_added(addition, stamp.ts) for addition in additions])
@@ -49,7 +55,7 @@ def _added(addition: Addition[V], ts: int) -> tuple[str, V]:
 # --- writes ---
 
 
-class Writes(View[K, V]):
+class KeyspaceWrites(View[K, V]):
     """The keys of a store or of a space, to read and to write.
 
     Each write takes `note`, `writer` and `meta`, which `SnapshotKV.commit` explains. With a codec
@@ -60,6 +66,7 @@ class Writes(View[K, V]):
 
     _core: Core
     _raw: Any = None
+    _space_name: str | None = None
     commit: Callable[..., Commit]
 
     @property
@@ -92,7 +99,14 @@ class Writes(View[K, V]):
         meta: Mapping[str, Scalar] | None = None,
     ) -> int:
         """Save one key; return the commit's timestamp. One round trip."""
-        return self.commit(puts={key: value}, note=note, writer=writer, meta=meta).ts
+        data: Any = value if self._decoding is None else self._decoding.encode(key, value)
+        puts: Any = {key: data} if type(key) is str else ((key, data),)  # of any key
+        if self._space_name is None:
+            ops = Ops(puts, note=note, writer=writer, meta=meta)
+        else:
+            spaces = {self._space_name: SpaceOps(puts)}
+            ops = Ops(spaces=spaces, note=note, writer=writer, meta=meta)
+        return self._core.commit(ops, None).ts
 
     def remove(
         self,
@@ -147,4 +161,127 @@ class Writes(View[K, V]):
             guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
         )
         raw: Any = self._raw or self
-        return Update(self._core, raw, raw.commit, self._decoding, key, fn, trying).run()
+        return KeyUpdate(self._core, raw, raw.commit, self._decoding, key, fn, trying).run()
+
+
+# --- a space: a part of a store with keys of its own, as bytes, for a layer above ---
+
+
+class Space(KeyspaceWrites[bytes, V]):
+    """A byte-keyed space of a store, for layers above it; the same reads as the store."""
+
+    def __init__(self, core: Core, name: str) -> None:
+        super().__init__(core, core.layout.space(name))
+        self.name = self._space_name = name
+
+    def with_codec(self, codec: Codec[T]) -> Space[T]:
+        """Return the space with values that a codec encodes; as `SnapshotKV.with_codec`."""
+        space: Space[T] = self._with_codec(codec)
+        return space
+
+    @property
+    def raw(self) -> Space:
+        """The space with its bytes."""
+        return self._raw or self  # type: ignore[return-value]  # of bytes
+
+    def commit(
+        self,
+        build: Callable[[Stamp], SpaceOps] | None = None,
+        *,
+        puts: Mapping[bytes, V] = {},
+        deletes: Iterable[bytes] = (),
+        delete_prefixes: Iterable[bytes] = (),
+        guards: Iterable[Guard] = (),
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Commit operations on this space; `SnapshotKV.commit` can span several.
+
+        Takes its keywords, or a function that returns `SpaceOps` for the stamp; either with a
+        note, a writer and a meta. Raises as `SnapshotKV.commit`.
+        """
+        if build is not None and not callable(build):
+            raise InvalidTypeError(
+                f"commit takes a function, not {type(build).__name__}; values: commit(puts=...)"
+            )
+        if build is not None and (puts or deletes or delete_prefixes or guards):
+            raise InvalidOptionError("give a function or keywords, not both")
+        name, ops = self.name, SpaceOps()
+        if build is None:
+            ops = SpaceOps(
+                dict(self._encoded(puts)),
+                listed(deletes, "deletes"),
+                listed(delete_prefixes, "delete_prefixes"),
+                listed(guards, "guards"),
+            )
+
+        def whole(stamp: Stamp) -> Ops:
+            spaces = {name: build(stamp) if build else ops}
+            return Ops(spaces=spaces, note=note, writer=writer, meta=meta)
+
+        return self._core.commit(whole, timeout)
+
+
+def names(core: Core, prefix: str, when: When | None) -> Iterator[str]:
+    """Yield the names of the spaces that hold keys at a moment, see `SnapshotKV.spaces`."""
+    spaces = core.layout.spaces
+    low = spaces + stored_space_name(prefix)
+    end = prefix_end(low)
+    source = core.source(when, None, False)
+    while found := source.ranges([(low, end)], 1)[0]:
+        relative = found[0].key.removeprefix(spaces)
+        yield space_name(relative)
+        low = prefix_end(spaces + relative.partition(b"/")[0] + b"/")
+
+
+# --- the room of one commit: how writes are divided into commits that fit ---
+
+GUARDS_BYTES = 512
+"""The most bytes that the guards of a commit take of its request."""
+SHOWN_CHARS = 80
+
+
+class CommitRoom(Generic[K]):
+    """The room of a commit to one key space, without `other_bytes` for the rest of its request."""
+
+    def __init__(self, core: Core, space: Keyspace, other_bytes: int = GUARDS_BYTES) -> None:
+        self._engine, self._space = core.engine, space
+        limits = self._engine.limits
+        self.bytes_max = limits.request_bytes - STAMP_BYTES_MAX - other_bytes
+        budget = guards_max(limits, MEMBERS_MAX)
+        self.ops_max = None if budget is None else nested_max(budget)
+
+    def parts(
+        self, writes: Iterable[tuple[K, bytes | None]]
+    ) -> Iterator[tuple[list[tuple[K, bytes | None]], int]]:
+        """Yield writes (None: a removal) in parts that each fit into a commit, with their bytes.
+
+        Raises `CommitTooLargeError` and `InvalidKeyError` for one that never fits.
+        """
+        part: list[tuple[K, bytes | None]] = []
+        size = 0
+        for write in writes:
+            more = self.size(write)
+            if part and (size + more > self.bytes_max or len(part) == self.ops_max):
+                yield part, size
+                part, size = [], 0
+            part.append(write)
+            size += more
+        if part:
+            yield part, size
+
+    def size(self, write: tuple[K, bytes | None]) -> int:
+        """Return the most bytes that a write takes of a request; raises when it is too large."""
+        key, value = write
+        stored = self._space.encode(key)
+        if value is None:
+            return op_bytes(Delete(stored)) + OP_OVERHEAD_BYTES
+        put = Put(stored, value)
+        self._engine.check_limits(Txn(success=(put,)))
+        size = op_bytes(put) + OP_OVERHEAD_BYTES
+        if size > self.bytes_max:
+            what = blamed("the commit", Txn(success=(put,)), self._space.prefix)
+            raise CommitTooLargeError(what, size, self.bytes_max)
+        return size

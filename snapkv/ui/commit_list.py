@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from snapkv.layout import CREATION_ORDINAL, Mark, is_of_round, space_name
 from snapkv.model import Scalar
-from snapkv.reading.changes import CommitChanges, Touched, changed, touched_by, values_before
+from snapkv.reading.change_replay import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error

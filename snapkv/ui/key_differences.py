@@ -8,8 +8,8 @@ from datetime import datetime
 
 from snapkv.base.waiting import check_in_time
 from snapkv.engine.contract import PAIRS
-from snapkv.reading.sources import Both, both_read, both_scanned
-from snapkv.reading.sources import Source as Moment
+from snapkv.reading.snapshot import Both, both_read, both_scanned
+from snapkv.reading.snapshot import StateReads as Moment
 from snapkv.times import When
 from snapkv.ui.page_source import Budget, Source
 

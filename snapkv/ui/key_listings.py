@@ -16,7 +16,7 @@ from snapkv.engine.contract import PAIRS
 from snapkv.errors import InvalidOptionError
 from snapkv.layout import prefix_end
 from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.sources import Source as Moment
+from snapkv.reading.snapshot import StateReads as Moment
 from snapkv.times import When
 from snapkv.ui.key_differences import REMOVED, differences
 from snapkv.ui.page_source import Budget, Source

@@ -22,7 +22,7 @@ from snapkv.errors import (
 )
 from snapkv.model import Changes
 from snapkv.reading.deadline import within
-from snapkv.reading.watch import Watch
+from snapkv.reading.watches import Watch
 from snapkv.times import format_time
 from snapkv.ui.page_source import Source
 

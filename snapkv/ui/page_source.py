@@ -14,7 +14,7 @@ from snapkv.reading.observed import Observed
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
-from snapkv.store.observe import Keys
+from snapkv.store.open import Keys
 from snapkv.store.recorder_watermarks import watermarks
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import compaction_error

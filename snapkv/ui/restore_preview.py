@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from snapkv.base.text import LongerNames
 from snapkv.errors import ConflictError, InvalidOptionError
 from snapkv.model import Commit, HeadAt
-from snapkv.store.restoring import Plan, planned
+from snapkv.store.restore import RestorePlan, planned
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 from snapkv.ui.commit_list import steps_on
@@ -59,7 +59,7 @@ class Restores:
         """Return what restoring a moment would change; raises as `SnapshotKV.restore`."""
         return self._preview(planned(self._store, when, prefix), prefix, rows_max)
 
-    def _preview(self, plan: Plan, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
+    def _preview(self, plan: RestorePlan, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
         counts = Counter(kind_of(each.before, each.after) for each in plan.changes)
         rows, held = list[Row](), 0
         for each in plan.changes[:rows_max]:
@@ -113,7 +113,7 @@ class Restores:
         )
         return bool(found.steps) or not found.complete
 
-    def _commit(self, plan: Plan, note: str, writer: str | None) -> Commit:
+    def _commit(self, plan: RestorePlan, note: str, writer: str | None) -> Commit:
         return self._store.commit(
             puts={each.key: each.after for each in plan.changes if each.after is not None},
             deletes=[each.key for each in plan.changes if each.after is None],

@@ -70,7 +70,7 @@ def test_one_of_a_group_is_cancelled_while_the_server_is_silent(place, opened):
             await asyncio.sleep(0)  # it leads, and has sent
             others = [asyncio.create_task(store.save(f"k/{n}", b"1")) for n in range(10)]
             async with asyncio.timeout(WAIT_S):
-                while store._store._core.committer._queue.request is None:
+                while store._sync._core.committer._queue.request is None:
                     await asyncio.sleep(0.001)
             first.cancel()
             others[3].cancel()

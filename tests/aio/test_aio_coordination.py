@@ -33,7 +33,7 @@ class Gate:
     """Holds up the next grants of an engine; `passed` means that one has begun."""
 
     def __init__(self, monkeypatch, store):
-        engine = store._store._core.engine
+        engine = store._sync._core.engine
         self._grant, self.begun, self.open = engine.grant, threading.Event(), threading.Event()
         monkeypatch.setattr(engine, "grant", self._granted)
 
@@ -129,14 +129,14 @@ def test_a_session_that_is_made_after_its_task_was_cancelled_is_closed(opened, m
 
     async def main():
         async with opened() as store:
-            made, make = threading.Event(), store._store.session
+            made, make = threading.Event(), store._sync.session
 
             def made_at_last(*args):
                 session = make(*args)
                 made.set()
                 return session
 
-            monkeypatch.setattr(store._store, "session", made_at_last)
+            monkeypatch.setattr(store._sync, "session", made_at_last)
             gate = Gate(monkeypatch, store)
             making = asyncio.create_task(entered(store.session(60)))
             assert await asyncio.to_thread(gate.begun.wait, WAIT_S)

@@ -84,7 +84,7 @@ def test_closing_does_not_wait_for_calls_that_wait(place, opened):
                 fcntl.flock(lock, fcntl.LOCK_EX)  # as another process that writes
                 saves = [asyncio.create_task(store.save(f"k/{n}", b"1")) for n in range(20)]
                 async with asyncio.timeout(WAIT_S):
-                    while not store._store.stats().waiting:
+                    while not store._sync.stats().waiting:
                         await asyncio.sleep(0.001)
                 began = time.monotonic()
                 await store.aclose()

@@ -48,7 +48,7 @@ def test_one_that_cannot_be_read_fails_alone(opened):
             for n in range(20):
                 await store.save("a", b"%d" % n)
             revision = (await store.at()).revision
-            get, engine = store._store._core.engine.get, store._store._core.engine
+            get, engine = store._sync._core.engine.get, store._sync._core.engine
             await store._runner.run(engine.compact, revision - 5)
             reads = [store._runner.run(get, b"default/data/a", revision - n) for n in range(15)]
             found = await asyncio.gather(*reads, return_exceptions=True)

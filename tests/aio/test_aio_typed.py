@@ -68,7 +68,7 @@ def test_typed_watches_share_the_watch_of_the_store(opened):
                 assert [c.value for c in await anext(watch)] == [None]
                 assert watch.timestamp == last
             assert [(await raw.next(WAIT_S)).commit.ts for _ in range(3)][1:] == [broken, last]
-            assert store._hub._watches >= set(watches)
+            assert store._shared._watches >= set(watches)
             async with views[0].watch(since=broken, timeout=0) as again:
                 assert [c.value async for found in again for c in found] == [None]
 

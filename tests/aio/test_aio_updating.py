@@ -55,7 +55,7 @@ def test_a_cancelled_update_makes_no_further_try(place, opened):
             done = await store.update("n", one_more)
             assert (done.value, done.tries) == (b"%d" % (called + 1), 1)
             assert len(calls) == called
-            assert not len(store._store._core.turns), "nothing is locked"
+            assert not len(store._sync._core.key_locks), "nothing is locked"
 
     asyncio.run(main())
 

@@ -187,13 +187,13 @@ def test_the_last_watch_ends_that_of_the_engine(opened, monkeypatch):
     async def main():
         async with opened() as store:
             async with store.watch("a"), store.watch("b"):
-                assert store._hub._watch is not None
-            assert store._hub._watch is None
+                assert store._shared._watch is not None
+            assert store._shared._watch is None
             dropped = await store.watch("a")
             del dropped
             gc.collect()
             async with asyncio.timeout(WAIT_S):
-                while store._hub._watch is not None:
+                while store._shared._watch is not None:
                     await asyncio.sleep(0.01)
             async with store.watch("a") as watch:
                 await store.save("a", b"1")

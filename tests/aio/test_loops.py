@@ -120,19 +120,19 @@ def test_conditions_and_events():
 
 
 def test_a_bell_may_be_rung_by_any_thread_and_by_the_garbage_collector():
-    class Ringing:
-        def __init__(self, bell):
-            self.bell = bell
+    class Waking:
+        def __init__(self, waker):
+            self.waker = waker
 
         def __del__(self):
-            self.bell.ring()
+            self.waker.wake()
 
     async def scenario(runtime):
-        bell = runtime.bell()
-        for ring in (bell.ring, lambda: Ringing(bell) and gc.collect()):
-            waiting = asyncio.create_task(runtime.run(bell.wait, WAIT_S))
+        waker = runtime.waker()
+        for wake in (waker.wake, lambda: Waking(waker) and gc.collect()):
+            waiting = asyncio.create_task(runtime.run(waker.wait, WAIT_S))
             await asyncio.sleep(0)
-            thread = threading.Thread(target=ring)
+            thread = threading.Thread(target=wake)
             thread.start()
             await asyncio.wait_for(waiting, WAIT_S / 2)
             await runtime.run(here_join, thread)

@@ -199,7 +199,7 @@ def test_log_reads_about_what_it_prints(
         for n in range(40):
             store.save("a", b"%d" % n)
         newest = [commit.revision for commit in store.commits(newest_first=True, limit=count)]
-    monkeypatch.setattr(snapkv.reading.changes, "replayed", counted)
+    monkeypatch.setattr(snapkv.reading.change_replay, "replayed", counted)
     rows = any_cli.ok("log", "-n", str(count), "--json").json
     assert [row["revision"] for row in rows] == newest
     assert len(read) == count

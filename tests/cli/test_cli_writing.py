@@ -9,7 +9,7 @@ from cli_runner import Cli
 
 import snapkv
 from snapkv.engine.contract import KeyValue
-from snapkv.store.check import CheckReport
+from snapkv.store.diagnostics import CheckReport
 from snapkv.timeline import Moment
 from snapkv.times import PHYSICAL_MS_MAX
 

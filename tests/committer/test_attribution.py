@@ -267,7 +267,7 @@ def test_a_dump_and_back(store, place, clock):
 
 def test_an_import_in_batches(store, place, engine, monkeypatch):
     write_raw(engine, *(Put(b"r/%d" % n, b"1") for n in range(3)))
-    monkeypatch.setattr("snapkv.copying.import_prefix.Room.parts", one_by_one)
+    monkeypatch.setattr("snapkv.copying.import_prefix.CommitRoom.parts", one_by_one)
     options = {"source_options": place.kind.options, "batches": True}
     import_prefix(store, place.url, "r/", **SAID, **options)
     assert [said_of(commit) for commit in store.commits()] == [

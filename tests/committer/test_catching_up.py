@@ -12,7 +12,7 @@ from store.wrapping import Counting, Intruding, wrap_engines
 
 import snapkv
 from snapkv import clock as clocks
-from snapkv.base.concurrency import Threads, runtime
+from snapkv.base.concurrency import ThreadRuntime, runtime
 from snapkv.base.waiting import bounded
 from snapkv.clock import SharedFloor
 from snapkv.errors import EngineUnavailableError
@@ -179,7 +179,7 @@ def test_a_store_that_was_never_closed_is_forgotten(two: Two, place: Place) -> N
         assert not clocks._machine_floor.unmarked
 
 
-class InALoop(Threads):
+class InALoop(ThreadRuntime):
     place = "a loop"
 
 

@@ -10,7 +10,7 @@ from cases import cases
 from store.engines import SHARED
 
 from snapkv import Absent, ConflictError
-from snapkv.coordination.leader import Leader
+from snapkv.coordination.election import Leader
 from snapkv.errors import (
     CommitTooLargeError,
     EngineBusyError,

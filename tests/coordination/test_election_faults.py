@@ -4,7 +4,7 @@ import pytest
 from store.wrapping import LosingOnce, Wrapped, wrap_engines
 
 from snapkv import CompactedError
-from snapkv.coordination.leader import Leader
+from snapkv.coordination.election import Leader
 from snapkv.engine.contract import OutcomeUnknown, Put
 from snapkv.errors import EngineBusyError, EngineUnavailableError, NoSpaceError
 

@@ -8,7 +8,7 @@ from store.engines import write_raw
 from store.wrapping import Intruding, Wrapped, wrap_engines
 
 from snapkv import ConflictError
-from snapkv.coordination.leader import Leader
+from snapkv.coordination.election import Leader
 from snapkv.engine.contract import Delete
 from snapkv.errors import (
     EngineBusyError,

@@ -217,7 +217,7 @@ class Down(Wrapped):
 
 @ON_MEMORY
 def test_an_engine_that_does_not_answer(place, monkeypatch):
-    monkeypatch.setattr("snapkv.coordination.live.REQUEST_S", 0.1)
+    monkeypatch.setattr("snapkv.coordination.leased_keys.REQUEST_S", 0.1)
     engines = wrap_engines(monkeypatch, Down)
     store = place.open()
     engines[0].down = True

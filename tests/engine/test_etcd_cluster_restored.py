@@ -15,7 +15,7 @@ import snapkv
 from snapkv import Absent, AtRevision, Commit, ConflictError, Snapshot, SnapshotKV
 from snapkv.base.waiting import monotonic
 from snapkv.errors import StoreRestoredError
-from snapkv.reading.watch import Watch
+from snapkv.reading.watches import Watch
 
 COMMITS, SAVED = 12, 6
 WAIT_S = 20

@@ -13,7 +13,7 @@ import snapkv
 from snapkv import Commit, SnapshotKV
 from snapkv.engine.etcd.watch_stream import WatchReader
 from snapkv.errors import StoreRestoredError
-from snapkv.reading.watch import Watch
+from snapkv.reading.watches import Watch
 from snapkv.timeline import continuity
 
 pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]

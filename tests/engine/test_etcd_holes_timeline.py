@@ -17,7 +17,7 @@ from snapkv import CompactedError, SnapshotKV
 from snapkv.engine.etcd.connection import ClusterConnection
 from snapkv.errors import NotObservedError
 from snapkv.layout import Mark
-from snapkv.store.observe import observe
+from snapkv.store.open import observe
 
 pytestmark = pytest.mark.slow
 

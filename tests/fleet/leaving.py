@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from store.wrapping import Exchangeable, Reopening
 
-import snapkv.store.observe
 import snapkv.store.open
 from snapkv.base.waiting import bounded, monotonic
 from snapkv.errors import EngineUnavailableError
@@ -40,7 +39,7 @@ class Servers:
             self._own.passed = False
 
     def patch(self, monkeypatch) -> None:
-        for module in (snapkv.store.open, snapkv.store.observe):
+        for module in (snapkv.store.open, snapkv.store.open):
             monkeypatch.setattr(module, "open_engine", self.opened)
 
     def opened(self, url, **rest):

@@ -94,7 +94,7 @@ def test_a_fault_of_the_library_is_not_taken_for_a_member_that_is_away(sites, mo
         raise ZeroDivisionError("a fault")
 
     fleet = sites.fleet()
-    monkeypatch.setattr("snapkv.reading.watch.StoreWatch._take", broken)
+    monkeypatch.setattr("snapkv.reading.watches.StoreWatch._take", broken)
     with fleet.watch(since=0) as watch, pytest.raises(SnapKVError, match="a fault") as e:
         watch.next(WAIT_S)
     assert e.value.member == "a"

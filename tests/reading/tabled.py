@@ -10,7 +10,7 @@ from store.plain import Plain
 
 from snapkv import Ops, SpaceOps, to_datetime
 from snapkv.reading import arrow, tables
-from snapkv.reading.commit_times import CommitTimes
+from snapkv.reading.tables import CommitTimes
 
 SPACE = "s"
 WAIT_S = 20
@@ -23,7 +23,7 @@ def rows(table) -> list[tuple]:
 
 def timed(store) -> list:
     """The column of times of a snapshot of now."""
-    core, span = store._core, tables.span_of(store._space, None)
+    core, span = store._core, tables.key_range_of(store._space, None)
     mark = core.timeline.head()
     found = tables.snapshot(core.policy.moment(mark), span, CommitTimes(core, mark))
     return arrow.table(found, arrow.SNAPSHOT_TIMED)["mod_timestamp"].to_pylist()

@@ -7,7 +7,7 @@ import pytest
 from store.engines import EMBEDDED, write_raw
 from store.wrapping import ROUND_TRIPS, Wrapped, wrap_engines
 
-import snapkv.reading.commit_times
+import snapkv.reading.tables
 from snapkv import CompactedError, to_datetime
 from snapkv.engine.contract import Put
 from snapkv.reading import arrow
@@ -85,7 +85,7 @@ BOUNDS = ("since", "until")
 @pytest.mark.parametrize("at", [0, 11, 19])
 def test_times_are_null_where_the_commit_is_gone(store, written, monkeypatch, at, lookups):
     """One by one, from the log, and from the one after the other."""
-    monkeypatch.setattr(snapkv.reading.commit_times, "LOOKUPS_MAX", lookups)
+    monkeypatch.setattr(snapkv.reading.tables, "LOOKUPS_MAX", lookups)
     monkeypatch.setattr(arrow, "BATCH_ROWS", 3)
     assert timed(store) == [row[4] for row in histories_of(written, 0, FOREVER) if row[3] is None]
     store.compact(written.rows[at].ts)
@@ -98,7 +98,7 @@ def test_a_neighbours_compaction_leaves_the_commit_in_force(
     store, place, clock, written, monkeypatch, lookups
 ):
     """It is older than what can be read, but its time is not forgotten."""
-    monkeypatch.setattr(snapkv.reading.commit_times, "LOOKUPS_MAX", lookups)
+    monkeypatch.setattr(snapkv.reading.tables, "LOOKUPS_MAX", lookups)
     written.add(store.save("~late", b"1"), store.at().revision, {("", "~late"): b"1"})
     at = len(written.rows) - 1
     engine = place.engine()
@@ -144,7 +144,7 @@ READS = {
 )
 def test_compaction_before_any_call(place, clock, monkeypatch, lookups, what):
     """All of it or an error, whenever a neighbour compacts to whatever revision."""
-    monkeypatch.setattr(snapkv.reading.commit_times, "LOOKUPS_MAX", lookups)
+    monkeypatch.setattr(snapkv.reading.tables, "LOOKUPS_MAX", lookups)
     engines = wrap_engines(monkeypatch, Compacting)
     outcomes = set()
     for behind in (0, 5):  # the revision compacted to, from that of the bound on

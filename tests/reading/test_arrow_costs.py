@@ -3,12 +3,12 @@
 import pytest
 from store.wrapping import Counting, wrap_engines
 
-import snapkv.reading.commit_times
-import snapkv.store.observe
+import snapkv.reading.tables
+import snapkv.store.open
 from snapkv.location import open_engine
 from snapkv.reading import arrow, tables
-from snapkv.reading.commit_times import CommitTimes
-from snapkv.store.observe import observe
+from snapkv.reading.tables import CommitTimes
+from snapkv.store.open import observe
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,7 +22,7 @@ LOOKUPS_MAX = 300
 @pytest.fixture
 def opened(monkeypatch, place, clock):
     """A store with a small ring in which each of many keys was written twice, and its engine."""
-    monkeypatch.setattr(snapkv.reading.commit_times, "LOOKUPS_MAX", LOOKUPS_MAX)
+    monkeypatch.setattr(snapkv.reading.tables, "LOOKUPS_MAX", LOOKUPS_MAX)
     engines = wrap_engines(monkeypatch, Counting)
     store = place.open(clock=clock, ring_slots=16)
     stamps = []
@@ -94,7 +94,7 @@ def test_times_are_looked_up_once_and_not_for_ever(opened, monkeypatch):
     times = CommitTimes(core, mark)
 
     def read(prefix):
-        source, span = core.policy.moment(mark), tables.span_of(store._space, prefix)
+        source, span = core.policy.moment(mark), tables.key_range_of(store._space, prefix)
         return list(tables.snapshot(source, span, times))
 
     assert few(engine.during(lambda: read("k12")), reads=4) == {"columns": 1}
@@ -111,7 +111,7 @@ def test_what_is_observed_costs_one_watch_more(opened, place, clock, monkeypatch
         engines.append(Counting(open_engine(url, **rest)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.store.observe, "open_engine", counted)
+    monkeypatch.setattr(snapkv.store.open, "open_engine", counted)
     options = place.kind.options | {"clock": clock, "ring_slots": 16}
     with observe(place.url, prefix="default/data/", **options) as observed:
         (engine,) = engines

@@ -109,7 +109,7 @@ def test_many_batches_are_one_table(store, clock, monkeypatch, limits):
 
 
 def test_changes_without_removals(store, commits):
-    core, span = store._core, tables.span_of(store._space, None)
+    core, span = store._core, tables.key_range_of(store._space, None)
     low, high = core.timeline.tracker.creation, core.timeline.head()
     for preimages in (False, True):
         found = tables.changes(core, span, low, high, preimages=preimages, deletes=False)

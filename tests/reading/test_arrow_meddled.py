@@ -210,7 +210,7 @@ def test_what_comes_of_two_histories_is_not_given(place, clock, monkeypatch, wha
     stamps = [store.save("k", b"%d" % n) for n in range(200)]
     core, engine = store._core, engines[0]
     low, high = (core.timeline.at(ts).mark for ts in (stamps[0], stamps[-1]))
-    span = tables.span_of(store._space, None)
+    span = tables.key_range_of(store._space, None)
     monkeypatch.setattr(arrow, "BATCH_ROWS", 10)
     read = {
         "changes": lambda: tables.changes(core, span, low, high, preimages=False),

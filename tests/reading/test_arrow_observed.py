@@ -9,7 +9,7 @@ from store.observed import Cluster, Foreign, drained, ticked
 import snapkv.timeline.timeline
 from snapkv import CompactedError, NotObservedError, to_datetime
 from snapkv.engine.contract import Put
-from snapkv.reading.changes import first_after
+from snapkv.reading.change_replay import first_after
 
 from .tabled import FOREVER, changes_of, histories_of, moments, replayed, rows
 

@@ -8,7 +8,7 @@ from sampling import fewer_on_etcd
 from store.engines import write_raw
 from store.wrapping import Counting
 
-import snapkv.store.observe
+import snapkv.store.open
 from snapkv import CompactedError, Difference, Entry, KeyNotFoundError, format_time, pack
 from snapkv.engine.contract import Put
 from snapkv.errors import (
@@ -21,7 +21,7 @@ from snapkv.errors import (
     StoreClosedError,
     StoreNotFoundError,
 )
-from snapkv.store.observe import observe
+from snapkv.store.open import observe
 from snapkv.timeline import moment
 
 pytestmark = pytest.mark.slow
@@ -456,7 +456,7 @@ def test_what_it_costs(cluster, three, monkeypatch):
         engines.append(Counting(snapkv.location.open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.store.observe, "open_engine", opened)
+    monkeypatch.setattr(snapkv.store.open, "open_engine", opened)
     observed = cluster.observe()
     (engine,) = engines
     assert engine.calls == {"read": 1}

@@ -11,7 +11,7 @@ from store.observed import WAIT_S, Cluster
 from store.wrapping import Wrapped, backup
 
 import snapkv.engine.bulk_reads
-import snapkv.store.observe
+import snapkv.store.open
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import (
     CompactedError,
@@ -39,7 +39,7 @@ def exchangeable_in(cluster, monkeypatch):
         engines.append(Wrapped(open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.store.observe, "open_engine", opened)
+    monkeypatch.setattr(snapkv.store.open, "open_engine", opened)
     observed, ticks = cluster.observe(), []
     for n in range(10):
         cluster.write(a=b"%d" % n)

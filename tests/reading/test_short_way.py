@@ -25,6 +25,7 @@ def calls_in(walk: str) -> int:
 
 LOAD_CALLS_MAX = calls_in("`store.load(key, ts)`")
 SAVE_CALLS_MAX = calls_in("`store.save(key, value)` alone")
+OPEN_CALLS_MAX = calls_in("Opening a store that exists")
 BELOW_CALLS_MAX = calls_in("A lookup below the ring")
 
 
@@ -71,12 +72,12 @@ def seeing(place: Place, clock, monkeypatch):
     return store, engines[0], stamps
 
 
-def calls_of(action) -> list[str]:
-    """Return the Python functions that an action enters."""
+def calls_of(action, *, below: str = "") -> list[str]:
+    """Return the Python functions that an action enters, of files whose path has `below` in it."""
     calls = []
 
     def note(frame, event, arg):
-        if event == "call":
+        if event == "call" and below in frame.f_code.co_filename:
             calls.append(frame.f_code.co_qualname)
 
     sys.setprofile(note)
@@ -84,7 +85,7 @@ def calls_of(action) -> list[str]:
         action()
     finally:
         sys.setprofile(None)
-    return calls[1:]  # without the action itself
+    return calls[0 if below else 1 :]  # without the action itself
 
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
@@ -96,6 +97,16 @@ def test_few_calls_of_a_save(place):
     calls = min(tries, key=len)  # the collector may come in between
     assert len(calls) <= SAVE_CALLS_MAX, calls
     assert store.load("k") == b"3"
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_few_calls_of_opening_a_store_that_exists(place):
+    place.open().close()
+    tries = []
+    for _ in range(3):
+        tries.append(calls_of(lambda: snapkv.open(place.url).close, below="/snapkv/"))
+    calls = min(tries, key=len)
+    assert len(calls) <= OPEN_CALLS_MAX, calls
 
 
 def test_a_store_that_only_reads_makes_no_committer(place):

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from snapkv.spark import batch_commits, key_sink
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
-from snapkv.store.commit_room import Room
+from snapkv.store.writes import CommitRoom
 
 TEXTS = "key STRING, value STRING"
 KINDS = {"STRING": T.StringType(), "BINARY": T.BinaryType(), "INT": T.IntegerType(),
@@ -90,12 +90,12 @@ SMALL_BYTES = 4_000
 def small_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits of a sink have little room."""
 
-    class Small(Room):
+    class Small(CommitRoom):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             self.bytes_max = SMALL_BYTES
 
-    monkeypatch.setattr(batch_commits, "Room", Small)
+    monkeypatch.setattr(batch_commits, "CommitRoom", Small)
 
 
 @pytest.fixture

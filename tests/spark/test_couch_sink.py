@@ -14,7 +14,7 @@ from cdcmeta.spark import document_sink as sinks
 from cdcmeta.spark.feed_source import ChangesDataSource
 from snapkv import CommitTimeoutError, CommitUnknownError
 from snapkv.spark.errors import SourceError
-from snapkv.store.space import Space
+from snapkv.store.writes import Space
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Delete, Put
-from snapkv.store.observe import observe
+from snapkv.store.open import observe
 
 from .engines import write_raw
 from .plain import Plain

@@ -4,7 +4,6 @@ import pytest
 
 import snapkv
 import snapkv.engine.bulk_reads
-import snapkv.store.observe
 import snapkv.store.open
 import snapkv.timeline.continuity
 import snapkv.timeline.timeline
@@ -382,7 +381,7 @@ def test_a_feed_that_was_denied_is_started_again(served):
 
 @pytest.mark.parametrize("new", [2, 20])
 def test_an_observed_watch_over_a_restore(served, monkeypatch, new):
-    monkeypatch.setattr(snapkv.store.observe, "open_engine", lambda url, **rest: served.engine)
+    monkeypatch.setattr(snapkv.store.open, "open_engine", lambda url, **rest: served.engine)
     observed = snapkv.observe("memory:observed", prefix="default/data/", clock=served.clock)
     with observed.watch(since=served.stamps[0], timeout=0) as watch:
         seen = [changes.changes[0].value for changes in watch]

@@ -16,7 +16,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.store import updating
-from snapkv.store.core import Turns
+from snapkv.store.core import KeyLocks
 
 from .wrapping import Wrapped, wrap_engines
 
@@ -231,7 +231,7 @@ def test_eight_threads_lose_nothing(store):
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 def test_an_update_inside_of_an_update_does_not_wait_for_ever(store, monkeypatch):
     """The outer one has the turn at the key after its lost try, the inner one waits for it."""
-    monkeypatch.setattr(updating, "TURN_S", 0.05)
+    monkeypatch.setattr(updating, "KEY_LOCK_S", 0.05)
     calls = []
 
     def inner(value):
@@ -256,26 +256,26 @@ def test_an_update_inside_of_an_update_does_not_wait_for_ever(store, monkeypatch
         ("inner", b"saved 3"),
         ("outer", b"inner"),
     ]
-    assert len(store._core.turns) == 0
+    assert len(store._core.key_locks) == 0
 
 
-def test_turns_at_a_key():
-    turns, order, begun = Turns(), [], threading.Event()
+def test_locks_of_keys():
+    locks, order, begun = KeyLocks(), [], threading.Event()
 
     def wait():
         begun.set()
-        with turns.turn(b"k", WAIT_S):
+        with locks.held(b"k", WAIT_S):
             order.append("second")
 
     thread = threading.Thread(target=wait)
-    with turns.turn(b"k", 0), turns.turn(b"other", 0):
+    with locks.held(b"k", 0), locks.held(b"other", 0):
         thread.start()
         assert begun.wait(WAIT_S)
-        with turns.turn(b"k", 0.01):  # goes without
-            assert len(turns) == 2
+        with locks.held(b"k", 0.01):  # goes without
+            assert len(locks) == 2
         order.append("first")
     thread.join(WAIT_S)
-    assert (order, len(turns)) == (["first", "second"], 0)
+    assert (order, len(locks)) == (["first", "second"], 0)
 
 
 PROGRAM = """

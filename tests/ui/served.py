@@ -10,7 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from snapkv.store.observe import Keys
+from snapkv.store.open import Keys
 from snapkv.ui import FleetSite, Rendering, Site, Source, ui_server
 from snapkv.web import Login
 

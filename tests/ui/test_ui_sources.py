@@ -12,7 +12,7 @@ from store.observed import PREFIX
 
 import snapkv
 from snapkv.engine.contract import Put
-from snapkv.store.observe import observe
+from snapkv.store.open import observe
 from snapkv.times import physical_ms
 from snapkv.ui.commit_list import commit_at, steps_back, steps_on
 from snapkv.ui.key_differences import differences

@@ -17,7 +17,7 @@ from snapkv.fleet.member import Member, chosen, location_of, named
 from snapkv.fleet.open_member import OpenMember
 from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction
-from snapkv.store.observe import Keys, open_to_read
+from snapkv.store.open import Keys, open_to_read
 from snapkv.times import pack, physical_ms
 from snapkv.ui.context import BUDGET_S, Membership, Site, word_of
 from snapkv.ui.extra_views import ExtraViews, installed

@@ -18,15 +18,13 @@ from snapkv.errors import (
 )
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.model import Change, Changes, Commit, K, KeysAndValues, V
-from snapkv.reading.deadline import check_wait
+from snapkv.reading.deadline import WAIT_S_MAX, check_wait
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.timeline.continuity import ContinuousWatcher
 
 CATCH_UP_S = 0.05
-WAIT_S_MAX = 1e6
-"""A longer wait has no bound: the clocks of some systems end at 292 years."""
 
 
 class Watch(Closing, ABC, KeysAndValues[K, V]):
@@ -125,7 +123,7 @@ class StoreWatch(Watch[K, V]):
         deadline = deadline_of(timeout)
         while (found := self.step(deadline)) is not None:
             if found.changes:
-                self._core.deliveries.note(found)
+                self._core.count_watched(found)
                 if self._decoding is not None:
                     return self._decoding.changes(found)
                 return found  # type: ignore[return-value]  # of bytes

@@ -15,7 +15,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import prefix_end
 from snapkv.model import Commit, Difference, HeadAt, Ops
-from snapkv.reading.changes import changed
+from snapkv.reading.change_replay import changed
 from snapkv.reading.deadline import TimeLeft
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
@@ -28,7 +28,7 @@ TRIES = 8
 """After so many conflicts with other writers, everything is written, without a guard."""
 
 
-class Plan(NamedTuple):
+class RestorePlan(NamedTuple):
     """What restoring changes: from the state `head` to the state `past`."""
 
     past: Snapshot[str]
@@ -43,7 +43,7 @@ def planned(
     *,
     before_first: bool = False,
     timeout: float | None = None,
-) -> Plan:
+) -> RestorePlan:
     """Return what restoring a moment (None: now) would change; raises as `SnapshotKV.restore`.
 
     `timeout` is that of each read.
@@ -91,10 +91,10 @@ def restored(
 
 
 def _committed(core: Core, ops: Ops, left: TimeLeft) -> Commit:
-    return core.commit(lambda _: ops, left.commit_s(COMMIT_TIMEOUT_S_MAX))
+    return core.commit(ops, left.commit_s(COMMIT_TIMEOUT_S_MAX))
 
 
-def _plan(past: Snapshot[str], head: Snapshot[str], prefix: str) -> Plan:
+def _plan(past: Snapshot[str], head: Snapshot[str], prefix: str) -> RestorePlan:
     changes = list(head.diff(past, prefix))
     if prefix and not changes and not head.count(prefix):
         raise KeyNotFoundError(
@@ -102,7 +102,7 @@ def _plan(past: Snapshot[str], head: Snapshot[str], prefix: str) -> Plan:
             past.timestamp,
             reason=f"no key begins with {prefix!r}, neither now nor at {dated(past.timestamp)}",
         )
-    return Plan(past, head, changes)
+    return RestorePlan(past, head, changes)
 
 
 def _check_not_before_first(reader: Reader, past: Snapshot[str]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import KeyEvent, Range
+from snapkv.engine.contract import Engine, KeyEvent, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
 from snapkv.reading.reader import Reader
@@ -127,9 +127,14 @@ def touched_by(events: Iterable[KeyEvent]) -> list[Touched]:
 
 
 def _events(reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[KeyEvent]:
-    first = first_after(reader, low)
-    for batch in replayed(reader.engine, start, end, first, high.revision):
-        yield from batch.events
+    return events_of(reader.engine, start, end, first_after(reader, low), high.revision)
+
+
+def events_of(
+    engine: Engine, start: bytes, end: bytes, first: int, until: int
+) -> Iterator[KeyEvent]:
+    """Yield what happened to the range [start, end) between two revisions; one watch."""
+    return chain.from_iterable(batch.events for batch in replayed(engine, start, end, first, until))
 
 
 def first_after(reader: Reader, mark: Mark) -> int:
