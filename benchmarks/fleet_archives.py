@@ -48,16 +48,16 @@ def main() -> None:
         files = _Files(folder)
 
         def at(i: int) -> Any:
-            with snapkv.fleet({"archives": [folder]}) as fleet:
+            with snapkv.fleet.open({"archives": [folder]}) as fleet:
                 return fleet.at(moments[i % len(moments)]).to_arrow()
 
         def diff(i: int) -> Any:
             ts = moments[i % len(moments)]
-            with snapkv.fleet({"archives": [folder]}) as fleet:
+            with snapkv.fleet.open({"archives": [folder]}) as fleet:
                 return list(fleet.diff(ts - HOUR, ts))
 
         def resolved(_: int) -> int:
-            with snapkv.fleet({"archives": [folder]}) as fleet:
+            with snapkv.fleet.open({"archives": [folder]}) as fleet:
                 return fleet.resolved()
 
         assert resolved(0) >= max(moments)

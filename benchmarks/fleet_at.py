@@ -24,7 +24,7 @@ def main() -> None:
         for at in range(COMMITS):
             for store in stores.values():
                 stamps.append(store.save(keys[at % KEYS], rng.randbytes(100)))
-        fleet = stack.enter_context(snapkv.fleet(stores))
+        fleet = stack.enter_context(snapkv.fleet.open(stores))
         times = [ts for ts in stamps[len(stamps) // 2 :] if ts <= fleet.resolved()]
         asked = [(rng.choice(keys), rng.choice(times)) for _ in range(LOADS)]
 

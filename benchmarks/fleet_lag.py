@@ -48,7 +48,7 @@ def _lags(places: Sequence[tuple[str, str]]) -> list[Row]:
         stack.callback(ticking.kill)
         assert ticking.stdout is not None
         ticking.stdout.readline()
-        fleet = stack.enter_context(snapkv.fleet(described))
+        fleet = stack.enter_context(snapkv.fleet.open(described))
 
         def slowest() -> int:
             return min(store.resolved() for store in stores)

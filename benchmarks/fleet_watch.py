@@ -73,12 +73,12 @@ def _follow(how: str, url: str, names: list[str]) -> None:
     commits = 0
     if how == "fleet":
         members = {name: {"url": url, "name": name} for name in names}
-        watch = snapkv.fleet(members).watch()
+        watch = snapkv.fleet.open(members).watch()
         print("ready", flush=True)
         ended: set[str] = set()
         while len(ended) < len(names):
             item = watch.next(WAIT_S)
-            assert isinstance(item, snapkv.FleetChanges)
+            assert isinstance(item, snapkv.fleet.FleetChanges)
             commits += len(item.members)
             for name, changes in item.members.items():
                 if changes.changes[0].key == LAST:

@@ -25,6 +25,7 @@ contract below, `committer` writes, `timeline` finds the revision of a time, `re
 
 import logging
 
+from snapkv import fleet
 from snapkv._version import __version__
 from snapkv.clock import Clock, ManualClock, SystemClock, commit_after
 from snapkv.coordination.election import Election, Leader
@@ -49,14 +50,6 @@ from snapkv.errors import (
     SessionLostError,
     SnapKVError,
 )
-from snapkv.fleet.difference import FleetDiff, FleetDifference
-from snapkv.fleet.fleet import Fleet, fleet
-from snapkv.fleet.fleet_watch import FleetChanges, FleetWatch, Late
-from snapkv.fleet.member import Member
-from snapkv.fleet.merged_logs import MemberCommit, MemberSteps, MemberVersion
-from snapkv.fleet.moment import FleetMoment
-from snapkv.fleet.pin import Seen
-from snapkv.fleet.tick_rounds import Round, Ticker
 from snapkv.hooks import Hooks
 from snapkv.model import (
     Absent,
@@ -103,19 +96,12 @@ __all__ = [
     "Difference",
     "Election",
     "Entry",
-    "Fleet",
-    "FleetChanges",
-    "FleetDiff",
-    "FleetDifference",
-    "FleetMoment",
-    "FleetWatch",
     "HeadAt",
     "Health",
     "Held",
     "Hooks",
     "ImportResult",
     "KeyNotFoundError",
-    "Late",
     "Leader",
     "LeasedKey",
     "Live",
@@ -123,18 +109,12 @@ __all__ = [
     "LiveItems",
     "LiveWatch",
     "ManualClock",
-    "Member",
-    "MemberCommit",
-    "MemberSteps",
-    "MemberVersion",
     "MembersBehindError",
     "NotObservedError",
     "Observed",
     "Ops",
     "ReadTimeoutError",
     "RecordStatus",
-    "Round",
-    "Seen",
     "Session",
     "SessionInfo",
     "SessionLostError",
@@ -146,7 +126,6 @@ __all__ = [
     "Stamp",
     "Stats",
     "SystemClock",
-    "Ticker",
     "Updated",
     "Version",
     "Watch",
@@ -167,3 +146,7 @@ __all__ = [
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the service logs
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -8,3 +8,30 @@ their changes in one order. Nothing is written, except by ticks.
 * `tick_rounds` ticks all members at one timestamp, and finds such times; `archive_reach` lists how
   far archives reach.
 """
+
+from snapkv.fleet.difference import FleetDiff, FleetDifference
+from snapkv.fleet.fleet import Fleet, open
+from snapkv.fleet.fleet_watch import FleetChanges, FleetWatch, Late
+from snapkv.fleet.member import Member
+from snapkv.fleet.merged_logs import MemberCommit, MemberSteps, MemberVersion
+from snapkv.fleet.moment import FleetMoment
+from snapkv.fleet.pin import Seen
+from snapkv.fleet.tick_rounds import Round, Ticker
+
+__all__ = [
+    "Fleet",
+    "FleetChanges",
+    "FleetDiff",
+    "FleetDifference",
+    "FleetMoment",
+    "FleetWatch",
+    "Late",
+    "Member",
+    "MemberCommit",
+    "MemberSteps",
+    "MemberVersion",
+    "Round",
+    "Seen",
+    "Ticker",
+    "open",
+]

@@ -73,7 +73,7 @@ class Fleet(Closing):
     `timeout` seconds. One that did not answer counts as away for a second. A try to
     list a bucket may take as long, unless `storage` has a `timeout`.
 
-    Safe for threads and usable as a context manager. Made by `snapkv.fleet`.
+    Safe for threads and usable as a context manager. Made by `snapkv.fleet.open`.
     """
 
     def __init__(self, members: Members, clock: HybridClock) -> None:
@@ -235,7 +235,7 @@ class Fleet(Closing):
         place of a ticker for each.
 
         >>> import snapkv
-        >>> with snapkv.fleet({"eu": "memory:eu-ticks", "us": "memory:us-ticks"}) as fleet:
+        >>> with snapkv.fleet.open({"eu": "memory:eu-ticks", "us": "memory:us-ticks"}) as fleet:
         ...     with fleet.ticker() as ticker:
         ...         round = ticker.tick()
         ...     round.ticked, fleet.resolved() == round.timestamp
@@ -406,7 +406,7 @@ MEMBER_TIMEOUT_S = 5.0
 TIMEOUT_S_MAX = 3_600.0
 
 
-def fleet(
+def open(
     members: FilePath | Mapping[str, Any],
     *,
     timeout: float = MEMBER_TIMEOUT_S,
@@ -429,7 +429,7 @@ def fleet(
     >>> import snapkv
     >>> with snapkv.open("memory:eu-plans") as eu, snapkv.open("memory:us-plans") as us:
     ...     first, second = eu.save("schema", b"v1"), us.save("schema", b"v2")
-    ...     with snapkv.fleet({"eu": "memory:eu-plans", "us": "memory:us-plans"}) as fleet:
+    ...     with snapkv.fleet.open({"eu": "memory:eu-plans", "us": "memory:us-plans"}) as fleet:
     ...         moment = fleet.at(first, behind="stale")
     ...         moment["eu", "schema"], moment.members["us"].state
     (b'v1', 'absent')

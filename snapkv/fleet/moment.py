@@ -161,7 +161,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         >>> import snapkv
         >>> with snapkv.open("memory:eu-images") as eu, snapkv.open("memory:us-images") as us:
         ...     stamps = eu.save("image", b"v1"), us.save("image", b"v2")
-        ...     with snapkv.fleet({"eu": eu, "us": us}) as fleet:
+        ...     with snapkv.fleet.open({"eu": eu, "us": us}) as fleet:
         ...         fleet.at(stamps[0], behind="stale").everywhere("image")
         {'eu': b'v1'}
         """

@@ -16,7 +16,7 @@ def test_a_member_that_falls_silent_is_waited_for_once(etcd, tmp_path, monkeypat
     with snapkv.open(etcd.url) as one, snapkv.open(other) as two:
         for store in (one, two):
             store.save("a", b"1")
-        with snapkv.fleet({"one": etcd.url, "two": other}, timeout=0.5) as fleet:
+        with snapkv.fleet.open({"one": etcd.url, "two": other}, timeout=0.5) as fleet:
             moment = fleet.at("-0s", behind="stale")
             assert moment.everywhere("a") == {"one": b"1", "two": b"1"}
             etcd.pause()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from snapkv import FleetChanges, Late
+from snapkv.fleet import FleetChanges, Late
 
 from .sites import WAIT_S
 

@@ -57,7 +57,7 @@ def of_watch(fleet: Any, token: str) -> dict[str, Any]:
 def main() -> None:
     """Print all answers."""
     asked = json.loads(sys.argv[1])
-    with snapkv.fleet(asked["members"], timeout=asked["timeout"]) as fleet:
+    with snapkv.fleet.open(asked["members"], timeout=asked["timeout"]) as fleet:
         found = {name: of_token(fleet, token) for name, token in asked["tokens"].items()}
         resumed = {name: of_watch(fleet, token) for name, token in asked["resumes"].items()}
     print(json.dumps({"tokens": found, "resumes": resumed}))

@@ -76,7 +76,7 @@ class Reader:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.names, self.since = sorted(settings["members"]), settings["since"]
         self.rng = random.Random(settings["seed"])
-        self.fleet = snapkv.fleet(settings["members"], timeout=settings["timeout"])
+        self.fleet = snapkv.fleet.open(settings["members"], timeout=settings["timeout"])
         self.end: int | None = None
         self.kept: list[tuple[int, Any]] = []
         self.newest = self.since

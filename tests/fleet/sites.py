@@ -95,10 +95,12 @@ class Sites:
 
     # --- fleets ---
 
-    def fleet(self, members=None, **options) -> snapkv.Fleet:
+    def fleet(self, members=None, **options) -> snapkv.fleet.Fleet:
         """Open a fleet: of all members by their URLs, or of the ones given."""
         options.setdefault("clock", self.clock)
-        return self.keep(snapkv.fleet(self.described() if members is None else members, **options))
+        return self.keep(
+            snapkv.fleet.open(self.described() if members is None else members, **options)
+        )
 
     def described(self, *names: str, **options) -> dict[str, dict]:
         """Return descriptions of some members, or of all, with the same options."""

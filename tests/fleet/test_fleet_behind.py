@@ -38,7 +38,7 @@ def test_a_member_that_is_behind_is_shown_as_stale(sites, late):
     assert dict(moment) == {("eu", "k"): b"new", ("us", "k"): b"old"}
     stamp = sites["us"].resolved()
     revision = sites["us"].at(stamp).revision
-    assert moment.members["us"] == snapkv.Seen("behind", stamp, revision, stamp, False)
+    assert moment.members["us"] == snapkv.fleet.Seen("behind", stamp, revision, stamp, False)
     assert moment.members["eu"].state == "live"
     assert moment.of("us")["k"] == b"old"
 
@@ -49,7 +49,7 @@ def test_a_member_that_is_behind_is_left_out(sites, late):
     assert not moment.final
     assert dict(moment) == {("eu", "k"): b"new"}
     stamp = sites["us"].resolved()
-    assert moment.members["us"] == snapkv.Seen("behind", 0, 0, stamp, False)
+    assert moment.members["us"] == snapkv.fleet.Seen("behind", 0, 0, stamp, False)
     assert ("us", "k") not in moment
     assert moment.everywhere("k") == {"eu": b"new"}
     assert moment.count(members="us") == 0

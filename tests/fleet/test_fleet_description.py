@@ -41,7 +41,7 @@ def test_a_mapping_of_urls_stores_and_descriptions(sites):
         }
     )
     assert fleet.members == ["eu", "open", "seen", "us"]
-    assert fleet.member("eu") == snapkv.Member("eu", sites.urls["eu"])
+    assert fleet.member("eu") == snapkv.fleet.Member("eu", sites.urls["eu"])
     us = fleet.member("us")
     assert (us.joined, us.left, us.prefix) == (MARCH_TS, MARCH_TS + 5, None)
     assert fleet.member("open").opened is ap
@@ -80,11 +80,11 @@ def test_each_form_describes_the_same(sites, form):
     fleet = sites.fleet(given)
     assert fleet.members == ["eu-1", "us-1", "us-2"]
     assert [fleet.member(name) for name in fleet.members] == [
-        snapkv.Member("eu-1", "memory:eu-1", prefix="/registry/"),
-        snapkv.Member(
+        snapkv.fleet.Member("eu-1", "memory:eu-1", prefix="/registry/"),
+        snapkv.fleet.Member(
             "us-1", "memory:us-1", "plans", "/registry/", joined=MARCH_TS, left=MARCH_TS + 9
         ),
-        snapkv.Member("us-2", "memory:us-1", prefix="/other/"),
+        snapkv.fleet.Member("us-2", "memory:us-1", prefix="/other/"),
     ]
     assert repr(fleet) == "<Fleet of 3 members>"
 

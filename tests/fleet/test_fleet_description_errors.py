@@ -15,7 +15,7 @@ from snapkv.errors import (
 @pytest.mark.parametrize("given", [5, None, b"\xff", ["memory:"], object()])
 def test_neither_a_path_nor_a_mapping(sites, given):
     with pytest.raises((InvalidTypeError, InvalidFileError)):
-        sites.fleet(given) if given is not None else snapkv.fleet(given)
+        sites.fleet(given) if given is not None else snapkv.fleet.open(given)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import random
 import pytest
 
 import snapkv
-from snapkv import FleetDifference, MembersBehindError
+from snapkv import MembersBehindError
 from snapkv.errors import InvalidKeyError, InvalidOptionError, InvalidTypeError, SnapKVError
+from snapkv.fleet import FleetDifference
 
 from .histories import PREFIX, PREFIXES, Writing, own
 

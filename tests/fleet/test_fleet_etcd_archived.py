@@ -35,7 +35,7 @@ class Kept:
         self.commits: list[int] = []
 
     def fleet(self) -> Any:
-        return snapkv.fleet(self.members, timeout=TIMEOUT_S)
+        return snapkv.fleet.open(self.members, timeout=TIMEOUT_S)
 
     def write(self, value: str, count: int) -> list[int]:
         """Commit to the store, each time to the other one, too; return the timestamps."""

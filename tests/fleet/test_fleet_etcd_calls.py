@@ -43,7 +43,7 @@ def within(seconds: float) -> Iterator[None]:
 
 def test_two_prefixes_of_one_server_are_of_the_same_rounds(etcd: EtcdServer) -> None:
     members = {name: {"url": etcd.url, "prefix": f"/{name}/"} for name in ("pods", "events")}
-    with snapkv.fleet(members) as fleet, fleet.ticker() as ticker:
+    with snapkv.fleet.open(members) as fleet, fleet.ticker() as ticker:
         etcd.gateway.put(b"/pods/a", b"1")
         rounds = [ticker.tick() for _ in range(2)]
         for each in rounds:
@@ -62,7 +62,7 @@ def test_a_moment_whose_round_cannot_be_read_is_no_error(
         "a": {"url": etcd.url, "prefix": "/k/"},
         "b": {"url": other.url, "prefix": "/k/"},
     }
-    with snapkv.fleet(members, timeout=TIMEOUT_S) as fleet, fleet.ticker() as ticker:
+    with snapkv.fleet.open(members, timeout=TIMEOUT_S) as fleet, fleet.ticker() as ticker:
         rounds = [ticker.tick() for _ in range(3)]
         first = fleet.at(rounds[0].timestamp)
         assert first.spread is not None
@@ -103,7 +103,7 @@ def test_a_read_of_a_silent_member_ends_in_time_and_names_it(
         ts = a.save("k", b"1")
         b.tick()
     members = {"a": etcd.url, "b": other.url}
-    with snapkv.fleet(members, timeout=TIMEOUT_S) as fleet:
+    with snapkv.fleet.open(members, timeout=TIMEOUT_S) as fleet:
         moment = fleet.at(ts)
         moment.earlier = fleet.at(ts - 1)
         assert dict(moment.items()) == {("a", "k"): b"1", ("b", "k"): b"2"}
@@ -131,7 +131,7 @@ def test_moments_do_not_wait_again_for_a_member_that_was_silent(
     with snapkv.open(etcd.url) as a, snapkv.open(other.url) as b:
         a.save("k", b"1")
         later = b.save("k", b"2") + 1
-    with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
+    with snapkv.fleet.open({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
         monkeypatch.setattr(open_member.OpenMember, "_pinned", pinned)
         etcd.pause()
         try:
@@ -149,11 +149,11 @@ def test_the_token_of_a_stale_moment_while_its_member_is_away(
     with snapkv.open(etcd.url) as a, snapkv.open(other.url) as b:
         a.save("k", b"1")
         ts = b.save("k", b"2")
-    with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
+    with snapkv.fleet.open({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
         moment = fleet.at(ts, behind="stale")
         assert moment.members["a"].state == "behind"
         etcd.kill()
-        with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as later:
+        with snapkv.fleet.open({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as later:
             again = later.at(token=moment.token, behind=behind)
             assert again.members["a"].state == "missing"
             assert dict(again.items()) == {("b", "k"): b"2"}
@@ -177,7 +177,7 @@ def test_ticks_that_come_after_a_moment_was_found_do_not_make_it_final(
     with snapkv.open(etcd.url, clock=clock) as store:
         if first == "one tick":
             store.tick()
-        with snapkv.fleet({"a": member}) as fleet:
+        with snapkv.fleet.open({"a": member}) as fleet:
             reads = fleet._members.by_name["a"].reads()
             timestamp, timeline = clock.now_ms() + 5 << 18, reads.reader.timeline
             plain = Timeline.at

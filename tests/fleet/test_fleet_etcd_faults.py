@@ -273,7 +273,7 @@ def check_resuming(
     rng: random.Random,
 ) -> None:
     """Assert that a watch that goes on after any item brings the rest, and nothing else."""
-    with snapkv.fleet(world.members) as fleet:
+    with snapkv.fleet.open(world.members) as fleet:
         strict = items(lines, "watch")
         for line in rng.sample(strict, RESUMES):
             timestamp = line["item"]["timestamp"]

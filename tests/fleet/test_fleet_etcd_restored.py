@@ -72,8 +72,8 @@ class Past:
 
     def __enter__(self) -> Past:
         enter = self._stack.__enter__().enter_context
-        self.fleet = enter(snapkv.fleet(self.members, timeout=TIMEOUT_S))
-        self._ticker = enter(enter(snapkv.fleet(self.members)).ticker())
+        self.fleet = enter(snapkv.fleet.open(self.members, timeout=TIMEOUT_S))
+        self._ticker = enter(enter(snapkv.fleet.open(self.members)).ticker())
         self.tick()
         self._stores = [
             enter(snapkv.open(self.servers[name].url, name=self.name))
@@ -280,7 +280,7 @@ class Past:
         data = self.prefix if self.victim == "registry" else f"{self.name}/data/"
         pairs = self.servers[self.victim].gateway.range(data.encode(), prefix_end(data.encode()))
         cut = 0 if self.victim == "registry" else len(data)
-        with snapkv.fleet(self.members, timeout=TIMEOUT_S) as fleet:
+        with snapkv.fleet.open(self.members, timeout=TIMEOUT_S) as fleet:
             moment = fleet.at()
             assert moment.final
             found = dict(moment.of(self.victim).items())
@@ -373,7 +373,7 @@ def test_a_watch_whose_stream_is_opened_after_the_restore(
         return plain(connection, request)
 
     backup = tmp_path / "backup.db"
-    with snapkv.open(etcd.url) as store, snapkv.fleet({"a": etcd.url}) as fleet:
+    with snapkv.open(etcd.url) as store, snapkv.fleet.open({"a": etcd.url}) as fleet:
         store.save("k", b"base")
         etcd.gateway.save_snapshot(backup)
         lost = store.save("k", b"lost")
@@ -396,7 +396,7 @@ def test_a_member_is_restored_to_before_its_store_was_made(
     etcd.gateway.put(b"before", b"")
     etcd.gateway.save_snapshot(backup)
     member = {"url": etcd.url} | ({} if prefix is None else {"prefix": prefix})
-    with snapkv.fleet({"a": member, "b": f"memory:{tmp_path}"}, timeout=TIMEOUT_S) as fleet:
+    with snapkv.fleet.open({"a": member, "b": f"memory:{tmp_path}"}, timeout=TIMEOUT_S) as fleet:
         with fleet.ticker() as ticker:
             ticker.tick()
             etcd.gateway.put(b"/made/k", b"1")
@@ -420,7 +420,7 @@ def test_a_member_is_restored_to_before_its_store_was_made(
                     call()
                 assert caught.value.member == "a"
         token = moment.token
-    with snapkv.fleet({"a": member, "b": f"memory:{tmp_path}"}, timeout=TIMEOUT_S) as later:
+    with snapkv.fleet.open({"a": member, "b": f"memory:{tmp_path}"}, timeout=TIMEOUT_S) as later:
         wanted = StoreRecreatedError if made_again else snapkv.MembersBehindError
         with pytest.raises(wanted) as caught:
             later.at(token=token)

@@ -10,8 +10,9 @@ import pytest
 from etcd_server import EtcdServer
 
 import snapkv
-from snapkv import Commit, FleetChanges
+from snapkv import Commit
 from snapkv.errors import StoreRestoredError
+from snapkv.fleet import FleetChanges
 from snapkv.timeline import continuity
 
 pytestmark = [pytest.mark.slow, pytest.mark.kills_etcd]
@@ -30,7 +31,7 @@ def committed(node: EtcdServer, name: str, *values: bytes) -> list[Commit]:
         return [other.commit(puts={"k": value}) for value in values]
 
 
-READS: dict[str, Callable[[snapkv.Fleet, Commit], Any]] = {
+READS: dict[str, Callable[[snapkv.fleet.Fleet, Commit], Any]] = {
     "the time of the last item": lambda fleet, lost: fleet.at(lost.ts)["orders", "k"],
     "now": lambda fleet, lost: fleet.at()["orders", "k"],
     "resolved": lambda fleet, lost: fleet.resolved(),
@@ -51,7 +52,7 @@ def test_moments_do_not_contradict_what_a_watch_has_given(
     if soon:
         monkeypatch.setattr(continuity, "GAP_S", WAIT_S)
     base = committed(node, name, b"base")
-    with snapkv.fleet({"orders": {"url": node.url, "name": name}}) as fleet:
+    with snapkv.fleet.open({"orders": {"url": node.url, "name": name}}) as fleet:
         with fleet.watch(since=base[0].ts) as watch:
             node.gateway.save_snapshot(backup)
             lost = committed(node, name, b"lost0", b"lost1")

@@ -7,13 +7,14 @@ from functools import partial
 
 import pytest
 
-from snapkv import CompactedError, MemberCommit, MembersBehindError, MemberVersion
+from snapkv import CompactedError, MembersBehindError
 from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
     StoreClosedError,
 )
+from snapkv.fleet import MemberCommit, MemberVersion
 from snapkv.fleet.members import span_of
 from snapkv.fleet.merged_logs import logs
 from snapkv.fleet.open_member import OpenMember

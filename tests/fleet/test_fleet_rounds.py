@@ -5,8 +5,8 @@ import threading
 import pytest
 
 import snapkv
-from snapkv import Round, Ticker
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreClosedError, StoreNotFoundError
+from snapkv.fleet import Round, Ticker
 from snapkv.fleet.tick_rounds import BEFORE, ROUND, SPREAD, TICKER, WITHOUT
 from snapkv.times import pack
 

@@ -24,7 +24,7 @@ class Observed:
         self.ticker = sites.keep(self.fleet.ticker())
         self.number = 0
 
-    def round(self, **options) -> snapkv.Round:
+    def round(self, **options) -> snapkv.fleet.Round:
         """Write to each member, then tick all of them."""
         self.number += 1
         for name in self.sites.stores:

@@ -33,13 +33,13 @@ def test_of_a_member_that_joined_after_its_newest_commit(urls, final):
     for url in urls.values() if final else ():
         with snapkv.open(url) as store:
             store.tick()
-    with snapkv.fleet(members) as fleet:
+    with snapkv.fleet.open(members) as fleet:
         when = fleet.resolved() if final else newest(urls["us"]) + 2
         moment = fleet.at(when, behind="stale")
         assert moment.final is final
         token, items = moment.token, list(moment.items())
     assert {member for (member, _), _ in items} == {"eu", "us"}
-    with snapkv.fleet(members) as fleet:
+    with snapkv.fleet.open(members) as fleet:
         again = fleet.at(token=token)
         assert (again.token, list(again.items()), again.final) == (token, items, final)
 
@@ -51,14 +51,14 @@ def test_of_a_member_that_was_restored_to_before_its_first_commit(urls, tmp_path
     with snapkv.open(url) as store:
         store.backup(str(backup))
         then = store.save("k", b"1")
-    with snapkv.fleet({"eu": urls["eu"], "new": url}) as fleet:
+    with snapkv.fleet.open({"eu": urls["eu"], "new": url}) as fleet:
         token = fleet.at(then, behind="stale").token
     shutil.rmtree(tmp_path / "new")
     backup.rename(tmp_path / "new")
     with snapkv.open(url) as store:
         store.save("k", b"of another history")
     with (
-        snapkv.fleet({"eu": urls["eu"], "new": url}) as fleet,
+        snapkv.fleet.open({"eu": urls["eu"], "new": url}) as fleet,
         pytest.raises(StoreRestoredError, match="nothing there: the engine was restored") as e,
     ):
         fleet.at(token=token, behind=behind)

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from snapkv import FleetWatch
 from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
 )
+from snapkv.fleet import FleetWatch
 
 from .following import drained, of, own, taken
 from .histories import PREFIX, Writing

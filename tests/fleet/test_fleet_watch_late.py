@@ -7,9 +7,8 @@ import pytest
 from store.wrapping import backup
 
 import snapkv
-from snapkv import Late
 from snapkv.errors import StoreRestoredError
-from snapkv.fleet import fleet_watch
+from snapkv.fleet import Late, fleet_watch
 
 from .following import of, own, plain, taken
 from .sites import WAIT_S, eventually

@@ -147,7 +147,7 @@ class Writing:
 
     def __enter__(self) -> Writing:
         self._stack = stack = ExitStack()
-        self._fleet = stack.enter_context(snapkv.fleet(self.world.members))
+        self._fleet = stack.enter_context(snapkv.fleet.open(self.world.members))
         self.ticker = stack.enter_context(self._fleet.ticker())
         self.round()  # makes the stores
         self.writers = []

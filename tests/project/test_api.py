@@ -19,6 +19,7 @@ STATEMENT = (ROOT / "docs" / "api.md").read_text()
 LISTED = (
     "snapkv",
     "snapkv.aio",
+    "snapkv.fleet",
     "snapkv.metrics",
     "snapkv.rendering",
     "snapkv.spark",
@@ -33,7 +34,6 @@ LISTED = (
     "cdcmeta.spark",
 )
 PROVISIONAL = (
-    "snapkv.engine.contract",
     "snapkv.engine.contract",
     "cdcmeta.scheduler.transport.local",
     "cdcmeta.scheduler.transport.grpc_post",

@@ -67,6 +67,7 @@ def test_the_site_has_every_page() -> None:
 
 PUBLIC = [
     *(f"snapkv.{name}" for name in snapkv.__all__ if not name.startswith("_")),
+    *(f"snapkv.fleet.{name}" for name in snapkv.fleet.__all__),
     *("cdcmeta", "cdcmeta.couch_http", "cdcmeta.generations", "cdcmeta.scheduler"),
     *(
         "cdcmeta.scheduler.runtime",

@@ -14,8 +14,8 @@ from fleet_plan import Plan
 from fleet_servers import READERS, Server
 
 import snapkv
-from snapkv import FleetMoment
 from snapkv.errors import MembersBehindError, SnapKVError, StoreRestoredError
+from snapkv.fleet import FleetMoment
 from snapkv.fleet.fleet_watch import FleetWatch
 from snapkv.fleet.members import Behind
 from snapkv.fleet.pin import Seen
@@ -50,7 +50,7 @@ class Process:
             name: {"url": server.url(f"{READERS} {number}"), "joined": plan.joined_at(name)}
             for name, server in servers.items()
         }
-        self.fleet = snapkv.fleet(members, clock=snapkv.ManualClock(0), timeout=HOUR_S)
+        self.fleet = snapkv.fleet.open(members, clock=snapkv.ManualClock(0), timeout=HOUR_S)
         self.claims = Claims(servers)
         self.watch: FleetWatch | None = None
         self.line: Line | None = None

@@ -38,7 +38,7 @@ def refused(code: str, path: str, **options) -> str:
 
 def items_of(path: str, *at, **options) -> list[tuple]:
     """What `fleet.at` shows."""
-    with snapkv.fleet(path) as fleet:
+    with snapkv.fleet.open(path) as fleet:
         return [(*key, value) for key, value in fleet.at(*at, **options).items()]
 
 
@@ -254,7 +254,7 @@ def test_members_that_are_observed(grown):
     """Two ticked by one ticker: the cut is that of their round, as in the moment of the fleet."""
     members = {name: {"url": f"lmdb:{grown.folder / name}", "prefix": "reg/"} for name in "ab"}
     path = fleet_file(grown.folder / "observed.toml", members)
-    with snapkv.fleet(path) as fleet, fleet.ticker() as ticker:
+    with snapkv.fleet.open(path) as fleet, fleet.ticker() as ticker:
         engines = [open_engine(each["url"], create=True, options={}) for each in members.values()]
         ticker.tick()
         for n, engine in enumerate(engines):

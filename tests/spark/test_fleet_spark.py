@@ -36,7 +36,7 @@ def test_batches(spark, grown):
     for name in NAMES:
         grown.save(name, "k", name.encode())
     then = grown.tick()
-    with snapkv.fleet(grown.path) as fleet:
+    with snapkv.fleet.open(grown.path) as fleet:
         expected = [(*key, value) for key, value in fleet.at(then).items()]
     frame = load(spark, grown, columns="member,key,value")
     options = f"fleet '{grown.path}', members 'e*,old', columns 'member,key,value'"

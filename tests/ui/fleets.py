@@ -40,9 +40,9 @@ class Shop:
         """The time of the first commit of the last member to have one; others come after it."""
         return self.stamps[len(MADE) - 1]
 
-    def open(self, **options: Any) -> snapkv.Fleet:
+    def open(self, **options: Any) -> snapkv.fleet.Fleet:
         """Open the fleet, an hour after its last commit."""
-        return snapkv.fleet(
+        return snapkv.fleet.open(
             self.members, timeout=TIMEOUT_S, clock=ManualClock(self.now_ms), **options
         )
 

@@ -224,7 +224,7 @@ def test_every_answer_of_a_fleet_is_at_most_the_bound(hostile: str) -> None:
         "/key": [f"key=big/{name}" for name in HOSTILE],
     }
     assert asked.keys() == FLEET_VIEWS.keys()
-    with snapkv.fleet({"one": hostile}) as fleet, FleetServed(FleetSite(fleet)) as served:
+    with snapkv.fleet.open({"one": hostile}) as fleet, FleetServed(FleetSite(fleet)) as served:
         for url in urls(asked, [f"key=often&prefix={DEEP}", f"key=often&prefix={WIDE}"]):
             url = url.replace("/commits.json", "/members.json")
             answer = served.http.get(url)

@@ -346,7 +346,7 @@ def test_a_restore_is_of_the_member_whose_preview_it_was(tmp_path):
             store.save("a/x", b"1")
             store.commit(deletes=["a/x"])
     with (
-        snapkv.fleet(urls) as fleet,
+        snapkv.fleet.open(urls) as fleet,
         FleetServed(FleetSite(fleet, writable=True, writer="bo", extra_views=())) as served,
     ):
         page = served.page("/restore?member=two&at=rev:3&prefix=a/")

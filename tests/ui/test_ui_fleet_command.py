@@ -85,7 +85,7 @@ def test_the_command_below_a_page_shows_the_same(file, tmp_path, capsys):
         before = store.save("other", b"1")
         store.commit(puts={"image": b"us 2", "new": b"3"}, deletes=["other"])
     with (
-        snapkv.fleet(file) as fleet,
+        snapkv.fleet.open(file) as fleet,
         FleetServed(FleetSite(fleet, words=("--fleet", str(file)), extra_views=())) as served,
     ):
         data, lines = printed("/members.json")
