@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.parametrize("new_files", ["folder"], indirect=True),
     pytest.mark.filterwarnings("ignore::polars.exceptions.PerformanceWarning"),
 ]
-OLD_LOG = rows.LOG.remove(rows.LOG.names.index("meta"))
+LOG = rows.LOG
+OLD_LOG = LOG.remove(LOG.names.index("meta"))
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def older(monkeypatch):
 
 
 def table_of(kind, columns):
-    schema = rows.LOG if kind == "log" else rows.SCHEMAS[kind]
+    schema = LOG if kind == "log" else rows.SCHEMAS[kind]
     names = zip(columns, schema, strict=True)
     return rows.pa.table([rows.pa.array(found, each.type) for found, each in names], schema=schema)
 
