@@ -41,7 +41,7 @@ def make(target: Path) -> None:
     clock = ManualClock(START_MS)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         url = "lmdb:meta"
-        boots = [f"snapkv.engine.lmdb.{each}.boot_tag" for each in ("leases", "write_view")]
+        boots = [f"snapkv.engine.lmdb.{each}.boot_tag" for each in ("leases", "writing")]
         with ExitStack() as stack:
             for each in boots:
                 stack.enter_context(mock.patch(each, return_value=BOOT))
