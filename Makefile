@@ -13,6 +13,9 @@ JOBS ?= 4
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
 OLD_SPARKS := 4.0 4.1
 
+# Copied, not linked, into the environment: Spark and pytest look for them beside the packages.
+COPIED := snapkv/spark/pyspark_snapkv.py cdcmeta/spark/pyspark_cdcmeta.py snapkv/pytest_plugin.py
+
 # What the site is made of: pages, pictures, and the docstrings of both packages.
 PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/results \
   -name '*.md' -o -name '*.py' -o -name '*.svg' -o -name '*.png' -o -name '*.css')
@@ -42,7 +45,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "no virtual environment: install Debian's python3-venv" >&2; exit 1; }
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml $(COPIED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
@@ -51,7 +54,7 @@ $(VENV)/.installed-spark: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]'
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-test: pyproject.toml $(COPIED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(VENV)/.installed $(VENV)/.installed-spark $@
 
