@@ -39,8 +39,7 @@ class Servers:
             self._own.passed = False
 
     def patch(self, monkeypatch) -> None:
-        for module in (snapkv.store.open, snapkv.store.open):
-            monkeypatch.setattr(module, "open_engine", self.opened)
+        monkeypatch.setattr(snapkv.store.open, "open_engine", self.opened)
 
     def opened(self, url, **rest):
         if getattr(self._own, "passed", False):

@@ -66,9 +66,9 @@ def late(clock, tmp_path, monkeypatch):
         engines.append(Late(open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.store.open, "open_engine", opened)
     with Place(ENGINES["memory"], tmp_path) as place:
         cluster = Cluster(place, clock)
+        monkeypatch.setattr(snapkv.store.open, "open_engine", opened)
         with cluster.observe().watch(since=0) as watch:
             yield cluster, engines[0], watch
 

@@ -170,7 +170,8 @@ MUTANTS = [
     Mutant(
         "answers to earlier owners count",
         messages,
-        "    if header.owner_revision != own.revision:\n        return Verdict.OTHER_OWNER\n",
+        "    if header.owner_revision != own.revision:\n"
+        "        return MessageVerdict.OTHER_OWNER\n",
         "",
         EXPLORED["the same owner again, a doubled answer"],
     ),
@@ -178,11 +179,11 @@ MUTANTS = [
         "earlier owners are obeyed",
         messages,
         "    if header.owner_revision < known.revision:\n"
-        "        return Verdict.OTHER_OWNER, known\n"
+        "        return MessageVerdict.OTHER_OWNER, known\n"
         "    if header.owner_revision > known.revision or not known.name:\n"
         "        known = KnownOwner(header.sender, header.owner_revision)\n"
         "    elif known.name != header.sender:\n"
-        "        return Verdict.OTHER_OWNER, known\n",
+        "        return MessageVerdict.OTHER_OWNER, known\n",
         "    if header.owner_revision > known.revision or not known.name:\n"
         "        known = KnownOwner(header.sender, header.owner_revision)\n",
         EXPLORED["doubled requests, another owner"],
@@ -191,7 +192,7 @@ MUTANTS = [
         "what a capture was told before its restart counts",
         messages,
         "    if header.capture_epoch != epoch:\n"
-        "        return Verdict.OTHER_CAPTURE_EPOCH, known\n",
+        "        return MessageVerdict.OTHER_CAPTURE_EPOCH, known\n",
         "",
         EXPLORED["doubled requests, a restart"],
     ),
@@ -238,7 +239,8 @@ NOT_NEEDED = [
     Mutant(
         "what a capture said before its restart counts",
         messages,
-        "    if header.capture_epoch != epoch:\n        return Verdict.OTHER_CAPTURE_EPOCH\n",
+        "    if header.capture_epoch != epoch:\n"
+        "        return MessageVerdict.OTHER_CAPTURE_EPOCH\n",
         "",
         bound(2, moves=1, restarts=1, doubles=1, pruning=False),
     ),

@@ -74,7 +74,7 @@ class CouchDatabase:
             self.headers["Authorization"] = f"Basic {pair}"
 
     def __repr__(self) -> str:
-        return f"Database({self.url!r})"
+        return f"CouchDatabase({self.url!r})"
 
     def connection(self, timeout: float) -> HTTPConnection:
         """Return a connection that is not open yet."""
