@@ -105,7 +105,7 @@ class FeedStream(MicroBatches[FeedOffset]):
     def _next(self, at: FeedOffset, limit: Limit) -> FeedOffset:
         """Return the end of the next batch: the end of the feed, or less by the limit.
 
-        PinnedCommits without a row of this database do not move it.
+        Commits without a row of this database do not move it.
         """
         reader = verified_reader(self._location, at.store, at.mark)
         commits = self._moment_at(reader, self._head(reader, at.mark))

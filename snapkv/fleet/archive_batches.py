@@ -74,7 +74,7 @@ def _batches(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
 
 
 def _merged(batch: Sequence[Pair], merge: Merge[Found]) -> list[Some[Found]]:
-    """ArchiveRows a batch, and merge what lies side by side in it."""
+    """Read a batch, and merge what lies side by side in it."""
     found: list[Some[Found]] = []
     some: list[Pair] = []
     archives: list[ArchiveRows] = []

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """ClientLimits of clients; each name ends with its unit, or is a count."""
+    """Limits of clients; each name ends with its unit, or is a count."""
 
     head_s: float = 20.0
     """How long a client may take to send the head of a request."""
