@@ -46,7 +46,8 @@ def _awaited(method: Method[P, T], run: str, note: str = "") -> Awaited[P, T]:
 def _described(call: Any, method: Any, note: str = "") -> Any:
     """Return a method with the signature and the first paragraph of the help of another one."""
     described = wraps(method)(call)
-    described.__doc__ = "\n\n".join(filter(None, [method.__doc__.partition("\n\n")[0], note]))
+    first = (method.__doc__ or "").partition("\n\n")[0]  # without one under python -OO
+    described.__doc__ = "\n\n".join(filter(None, [first, note]))
     return described
 
 
@@ -62,13 +63,13 @@ CHUNK_MAX = 256
 
 def iterated(method: Method[P, Iterator[T]]) -> Method[P, AsyncIterator[T]]:
     """Return a method that yields what this one of the object `_sync` yields."""
-    name = method.__name__
+    name, signature = method.__name__, inspect.signature(method)
 
     def call(self: Any, /, *args: Any, **options: Any) -> AsyncIterator[T]:
+        signature.bind(self, *args, **options)  # raises now, not at the first step
         return steps_of(self._runner, partial(getattr(self._sync, name), *args, **options))
 
     described = _described(call, method)
-    signature = inspect.signature(method)
     returned = f"Async{signature.return_annotation}"
     described.__signature__ = signature.replace(return_annotation=returned)
     made: Method[P, AsyncIterator[T]] = described

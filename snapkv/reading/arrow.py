@@ -13,7 +13,6 @@ from snapkv.engine.version_columns import BATCH_ROWS as BATCH_ROWS
 from snapkv.engine.version_columns import BYTES_MAX
 from snapkv.errors import InvalidKeyError
 from snapkv.layout import Keyspace, Layout, RawKeyspace, prefix_end
-from snapkv.reading import arrow
 from snapkv.times import physical_ms
 
 with extra("arrow", "tables"):
@@ -183,7 +182,7 @@ class KeyRange(NamedTuple):
 
     def schema(self, schema: Schema) -> Schema:
         """Return a schema with keys as this range has them."""
-        return schema if self.text else arrow.keyed_by_bytes(schema)
+        return schema if self.text else keyed_by_bytes(schema)
 
 
 def key_range_of(space: Keyspace, prefix: Any) -> KeyRange:

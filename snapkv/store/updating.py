@@ -53,7 +53,7 @@ class Trying:
 
 
 class KeyUpdate(KeysAndValues[K, V]):
-    """An update of one key: `fn` gets its value, and returns the new one; see `Writes.update`.
+    """An update of one key: `fn` gets its value, and returns the new one; see `SnapshotKV.update`.
 
     `keys` and `commit` read and write bytes. If `decoding` is not None, it makes values of the
     bytes.

@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -45,6 +47,21 @@ def test_each_name_is_the_same_and_takes_the_same(sync, other, subtests):
                     for f in (found, wanted)
                 )
                 assert ours == [p for p in theirs if p != ("timeout", None)]
+
+
+def test_wrong_arguments_of_an_iterator_raise_at_the_call():
+    async def call():
+        async with snapkv.aio.open("memory:wrong-arguments") as store:
+            with pytest.raises(TypeError, match="nothing"):
+                store.history("k", nothing=1)
+
+    asyncio.run(call())
+
+
+@pytest.mark.slow
+def test_it_is_imported_without_docstrings():
+    imports = "import snapkv.aio, snapkv.cli.app, cdcmeta.cli.app"
+    subprocess.run([sys.executable, "-OO", "-c", imports], check=True, timeout=60)
 
 
 def test_a_missing_greenlet_names_the_extra(monkeypatch):

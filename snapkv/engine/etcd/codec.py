@@ -71,6 +71,7 @@ def txn_request(txn: Txn) -> pb.TxnRequest:
 
 def _compare(compare: Compare) -> pb.Compare:
     target, field = _TARGETS[compare.target]
+    assert compare.operand is not None, compare  # would be sent as 0, which is an absent key
     operand: Any = {field: compare.operand}
     result = _OPERATORS[compare.op]
     return pb.Compare(result=result, target=target, key=compare.key, **operand)
