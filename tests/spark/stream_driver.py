@@ -36,6 +36,8 @@ STREAMS = {
 
 `{start}` is the text of a file `start`.
 """
+BATCHES_KEPT = 100_000
+"""In the checkpoint, whose first one the test reads: Spark keeps 100, which a quick query passes."""
 POLL_S = 0.1
 SLOW_S = 600
 NEVER = threading.Event()
@@ -44,6 +46,7 @@ NEVER = threading.Event()
 def main(folder: Path, number: str, queries: list[tuple[str, Path, str]]) -> None:
     """Run the queries until they are told to finish; they start one after the other."""
     with local_session() as spark:
+        spark.conf.set("spark.sql.streaming.minBatchesToRetain", BATCHES_KEPT)
         while not (folder / f"begin-{number}").exists():
             NEVER.wait(POLL_S)
         faulthandler.dump_traceback_later(SLOW_S, exit=False)  # into the log of a test that fails
