@@ -60,9 +60,7 @@ class Transaction:
             self.state = records.decode_state(self.txn.get(records.STATE_KEY, db=databases.meta))
         except BaseException as e:
             self._end()
-            if isinstance(e, client.Error):
-                raise client.translate(e, env.path) from e
-            if isinstance(e, OSError) and client.error_number(e):
+            if isinstance(e, client.Error) or (isinstance(e, OSError) and client.error_number(e)):
                 raise client.translate(e, env.path) from e
             raise
         return self

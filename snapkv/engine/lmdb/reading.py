@@ -33,6 +33,7 @@ from snapkv.engine.lmdb.leases import Leases, is_due
 from snapkv.engine.lmdb.records import (
     HEADER,
     HEADER_BYTES,
+    KEY_BYTES_MAX,
     LEASE_BYTES,
     LEASED,
     REMOVED,
@@ -44,14 +45,13 @@ from snapkv.engine.lmdb.records import (
     body_of,
     key_of,
     span_of,
-    suffix_of,
 )
 from snapkv.engine.lmdb.walking import FoundRecords, Walk, behind_key, seek, unescaped
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
 _BE64 = struct.Struct(">Q")
 _UNPACK, _UNPACK_HEADER = _BE64.unpack_from, HEADER.unpack_from
-_NOW = suffix_of(REVISION_MAX)
+_NOW = bytes(SUFFIX_BYTES)
 _BEHIND_SUFFIXES = b"\xff" * (SUFFIX_BYTES + 1)
 _flags_of = itemgetter(HEADER_BYTES - 1)
 _new = tuple.__new__
@@ -115,9 +115,11 @@ def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
         state, cursor = txn.state, txn.txn.cursor(txn.databases.records)
         if state.due and not env.readonly and is_due(state):
             return None
-        results = []
+        results, asked, revision = list[RangeResult](), 0, REVISION_MAX
         for wanted in ranges:
-            results.append(answer(cursor, state, wanted, revision_in(state, wanted)))
+            if wanted.revision != asked:
+                asked, revision = wanted.revision, revision_in(state, wanted)
+            results.append(answer(cursor, state, wanted, revision))
         return ReadResult(Header(state.revision, env.cluster), results)
 
 
@@ -144,7 +146,7 @@ def versions(env: Environment, key: bytes, revision: int, limit: int) -> Version
         newest = revision_in(txn.state, Range(key, b"", revision))
         cursor = txn.cursor()
         raws = list[bytes]()
-        if cursor.set_range(stem + suffix_of(newest)):
+        if cursor.set_range(stem + _BE64.pack(REVISION_MAX - newest)):
             raws = list(islice(cursor.iternext(keys=True, values=False), limit))
             del raws[bisect_left(raws, stem + _BEHIND_SUFFIXES) :]
         if not raws or not cursor.set_key(raws[0]):
@@ -217,16 +219,24 @@ def revision_in(state: StoredState, wanted: Range) -> int:
 
 def point(cursor: client.Cursor, key: bytes, revision: int) -> KeyValue | None:
     """Return the version of a key at a revision (`REVISION_MAX`: the newest): one seek."""
-    return point_of(cursor, key, records.checked_stem(key), revision)
-
-
-def point_of(cursor: client.Cursor, key: bytes, stem: bytes, revision: int) -> KeyValue | None:
-    """Return the same as `point`, for a key with its stem."""
-    suffix = _NOW if revision == REVISION_MAX else suffix_of(revision)
-    if not cursor.set_range(stem + suffix):
+    is_plain = 0 not in key and len(key) <= KEY_BYTES_MAX  # a hot path
+    stem = key + STEM_END if is_plain else records.checked_stem(key)
+    if not cursor.set_range(stem + _BE64.pack(REVISION_MAX - revision)):
         return None
     raw, value = cursor.item()
-    return _key_value(key, raw, value) if raw.startswith(stem) else None
+    if not raw.startswith(stem):
+        return None
+    try:
+        created, version, flags = _UNPACK_HEADER(value)
+    except struct.error as e:
+        raise CorruptStoreError(f"the record of {key!r} is too short") from e
+    if flags & REMOVED:
+        return None
+    modified = REVISION_MAX - _UNPACK(raw, len(stem))[0]
+    if flags & LEASED:
+        body = value[HEADER_BYTES + LEASE_BYTES :]
+        return KeyValue(key, body, created, modified, version, records.lease_of(value))
+    return _new(KeyValue, (key, value[HEADER_BYTES:], created, modified, version, 0))
 
 
 def answer(
@@ -238,7 +248,7 @@ def answer(
 ) -> RangeResult:
     """Answer one range at a revision that was checked, as if the leases `over` had no keys."""
     if not wanted.range_end:
-        found = point_of(cursor, wanted.key, records.checked_stem(wanted.key), revision)
+        found = point(cursor, wanted.key, revision)
         if found is None or (over and found.lease in over):
             return RangeResult([], 0)
         if wanted.count_only:
@@ -297,20 +307,6 @@ def key_values(found: FoundRecords, keys_only: bool, over: Container[int] = ()) 
     except struct.error as e:
         raise CorruptStoreError("a record is too short") from e
     return kvs
-
-
-def _key_value(key: bytes, raw: bytes, value: bytes) -> KeyValue | None:
-    try:
-        created, version, flags = HEADER.unpack_from(value)
-    except struct.error as e:
-        raise CorruptStoreError(f"the record of {key_of(raw[:-8])!r} is too short") from e
-    if flags & REMOVED:
-        return None
-    modified = REVISION_MAX - _UNPACK(raw, len(raw) - 8)[0]
-    if flags & LEASED:
-        body = value[HEADER_BYTES + LEASE_BYTES :]
-        return KeyValue(key, body, created, modified, version, records.lease_of(value))
-    return _new(KeyValue, (key, value[HEADER_BYTES:], created, modified, version, 0))
 
 
 # --- pieces of a range: a walk over the keys of its records, without their values ---

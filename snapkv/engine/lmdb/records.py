@@ -30,7 +30,6 @@ Vectors: key b"a\0" at revision 2, created then, value b"v", without and with le
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -231,9 +230,9 @@ def encode_changes(changed: dict[bytes, bool]) -> bytes:
     return b"".join(parts)
 
 
-def decode_changes(entry: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield (key, was it removed) of a log entry; `CorruptStoreError` when it is cut short."""
-    at = 0
+def decode_changes(entry: bytes) -> list[tuple[bytes, bool]]:
+    """Return (key, was it removed) of a log entry; `CorruptStoreError` when it is cut short."""
+    at, changes = 0, list[tuple[bytes, bool]]()
     while at < len(entry):
         try:
             flags, length = _CHANGE.unpack_from(entry, at)
@@ -242,4 +241,5 @@ def decode_changes(entry: bytes) -> Iterator[tuple[bytes, bool]]:
         at += _CHANGE.size + length
         if at > len(entry):
             raise CorruptStoreError("a log entry is cut short")
-        yield entry[at - length : at], bool(flags & REMOVED)
+        changes.append((entry[at - length : at], bool(flags & REMOVED)))
+    return changes

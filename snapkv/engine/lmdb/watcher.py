@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 
 from snapkv.base.waiting import monotonic
-from snapkv.engine.contract import KeyEvent, KeyValue, WatchBatch, in_range
-from snapkv.engine.lmdb import reading, records, writing
+from snapkv.engine.contract import ALL_KEYS_END, KeyEvent, KeyValue, WatchBatch
+from snapkv.engine.lmdb import client, reading, records, writing
 from snapkv.engine.lmdb.environment import Environment, Transaction
 from snapkv.engine.lmdb.leases import is_due
-from snapkv.engine.lmdb.records import StoredState, checked_stem
+from snapkv.engine.lmdb.records import BEYOND_ALL, StoredState, checked_stem
 from snapkv.errors import (
     CompactedError,
     CorruptStoreError,
@@ -90,11 +90,12 @@ class LmdbWatcher:
         length = POLL_SECONDS_MIN
         while True:
             self._check_open()
+            found = bool(self._ready) or self._look() or self._ended_lease()
             if self._ready:
                 batch = self._ready.popleft()
                 self._reported = batch.revision
                 return batch
-            if self._look() or self._ended_lease():
+            if found:
                 continue
             left = POLL_SECONDS_MAX if deadline is None else deadline - monotonic()
             if left <= 0:
@@ -121,13 +122,13 @@ class LmdbWatcher:
 
     def _look(self) -> bool:
         """Read a chunk of the log; False when it had no events and was the last one."""
-        self._seen_commits, newest = self._env.commits, self._env.last_txn()
-        if newest == self._seen_txn and newest >= 0:
+        self._seen_commits = self._env.commits
+        if 0 <= self._seen_txn == self._env.last_txn():
             return False
-        with self._env.reading() as txn:
+        with Transaction(self._env, write=False) as txn:
             self._state = txn.state
             head = txn.state.revision
-            # not `newest`: LMDB writes a commit's number to the file a moment before it lets
+            # not `last_txn()`: LMDB writes a commit's number to the file a moment before it lets
             # readers see the commit
             seen = txn.txn.id()
             self._read_chunk(txn)
@@ -155,41 +156,41 @@ class LmdbWatcher:
         head, compacted = txn.state.revision, txn.state.compacted
         if self._next < compacted:
             raise CompactedError(self._next, compacted, unit="revision")
-        log, entries, size = txn.txn.cursor(txn.databases.log), 0, 0
+        log, cursor = txn.txn.cursor(txn.databases.log), txn.cursor()
+        entries = size = 0
         if log.set_range(records.be64(self._next)):
             for raw, entry in log.iternext():
                 if entries == LOG_ENTRIES_MAX or size > EVENT_BYTES_MAX:
                     return
                 revision, entries = records.from_be64(raw), entries + 1
-                if events := self._events(txn, revision, entry):
+                if events := self._events(cursor, revision, entry):
                     self._ready.append(WatchBatch(revision, events))
-                    size += sum(len(event.kv.value) for event in events)
+                    for event in events:
+                        size += len(event.kv.value)
                 self._next = revision + 1
         self._next = max(self._next, head + 1)
 
-    def _events(self, txn: Transaction, revision: int, entry: bytes) -> tuple[KeyEvent, ...]:
-        if not self._range_end:  # one key: most of a long log need not be decoded
-            if self._key not in entry:
+    def _events(self, cursor: client.Cursor, revision: int, entry: bytes) -> tuple[KeyEvent, ...]:
+        start, end = self._key, self._range_end
+        if not end:  # one key: most of a long log need not be decoded
+            if start not in entry:
                 return ()
-            kv = reading.point(txn.cursor(), self._key, revision)
+            kv = reading.point(cursor, start, revision)
             if kv is not None and kv.mod_revision == revision:
                 return (KeyEvent(kv, False),)
-        return tuple(
-            _event(txn, revision, key, removed)
-            for key, removed in records.decode_changes(entry)
-            if in_range(key, self._key, self._range_end)
-        )
+        beyond = BEYOND_ALL if end == ALL_KEYS_END else end or start + b"\0"
+        events = list[KeyEvent]()
+        for key, removed in records.decode_changes(entry):
+            if start <= key < beyond:
+                kv = None if removed else reading.point(cursor, key, revision)
+                if not removed and (kv is None or kv.mod_revision != revision):
+                    raise CorruptStoreError(
+                        f"the log has {key!r} at {revision}, but no record exists"
+                    )
+                events.append(KeyEvent(kv or KeyValue(key, b"", 0, revision, 0), removed))
+        return tuple(events)
 
     def close(self) -> None:
         """End the watch, also for a thread that waits in `next`."""
         self._closed = True
         self._env.notify()
-
-
-def _event(txn: Transaction, revision: int, key: bytes, removed: bool) -> KeyEvent:
-    if removed:
-        return KeyEvent(KeyValue(key, b"", 0, revision, 0), True)
-    kv = reading.point(txn.cursor(), key, revision)
-    if kv is None or kv.mod_revision != revision:
-        raise CorruptStoreError(f"the log has {key!r} at {revision}, but no record exists")
-    return KeyEvent(kv, False)

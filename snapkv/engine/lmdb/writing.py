@@ -85,7 +85,7 @@ class WriteView:
         if lease and (not is_id(lease) or Leases(self._transaction).find(lease) is None):
             raise LeaseNotFoundError(lease)
         seen, stem = self.seen, records.checked_stem(key)
-        prev = seen[key] if key in seen else reading.point_of(self._cursor, key, stem, REVISION_MAX)
+        prev = seen[key] if key in seen else reading.point(self._cursor, key, REVISION_MAX)
         created, version = (prev.create_revision, prev.version) if prev else (self._revision, 0)
         body = records.encode_value(created, version + 1, value, lease)
         self._put(stem + self._suffix, body, db=self._records)
