@@ -4,6 +4,7 @@
 """
 
 import json
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from cdcmeta import ChangesDB
 from cdcmeta.cli import main
 from cdcmeta.generations import CdcLog, GenerationLog, StreamConsumer, StreamId
 from cdcmeta.scheduler.executors.contracts import Origin
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter
 from cdcmeta.scheduler.runtime import Changefeeds
 
 from .released import RELEASED, Released
@@ -180,8 +181,8 @@ def test_lines_of_a_sink_are_continued(released, store, expected):
     origin = Origin(*ends[-1]["feed"])
     assert origin.created == expected["changefeeds"]["created"]
     number, part = ends[-1]["token"]
-    sink = JsonLinesSink(released.lines, origin=origin)
-    writer = sink.writer("a/", (number + 1, part))
+    sink = partial(JsonLinesWriter, released.lines, origin=origin)
+    writer = sink("a/", (number + 1, part))
     assert writer.begin(1) == ends[-1]["checkpoint"]
     writer.close()
     keys = {change["key"] for line in lines for change in line.get("changes", ())}

@@ -22,7 +22,7 @@ from cdcmeta.errors import LogTrimmedError
 from cdcmeta.generations.consumer import rows_between
 from cdcmeta.generations.log_rows import ROW_PREFIX, SLOTS, LogRow, row_of, trimmed_at, upgrade
 from cdcmeta.generations.tokens import murmur3_token
-from cdcmeta.scheduler.executors.contracts import Part
+from cdcmeta.scheduler.executors.contracts import Part, TableSource
 from snapkv import Change, Changes, Commit, CompactedError, Snapshot, SnapshotKV, Space, Watch
 
 ROWS_AT_ONCE = 1_000
@@ -127,13 +127,11 @@ class LogFeed:
             self._watch.close()
 
 
-class CdcLogSource:
+class CdcLogSource(TableSource):
     """Reads a CDC log; the tables, in order, are equal parts of the ring.
 
     `reader` names who reads in errors.
     """
-
-    restarts = has_removals = False
 
     def __init__(self, store: SnapshotKV, log: str, tables: Sequence[str], reader: str) -> None:
         self._store, self.log, self.reader = store, log, reader
@@ -143,16 +141,6 @@ class CdcLogSource:
     def feed(self, since: int | None) -> LogFeed:
         """Return the commits after a timestamp; after 0 it is all that the log has."""
         return LogFeed(self, self._space, since)
-
-    def state(
-        self, table: str, since: int, at: int, kept: Iterable[str] = ()
-    ) -> Iterator[Changes[str]]:
-        """Return nothing: the feed has all rows."""
-        return iter(())
-
-    def now(self) -> int:
-        """Return the timestamp of the newest commit."""
-        return self._store.resolved()
 
     def check_trimmed(self, snapshot: Snapshot[bytes], since: int) -> None:
         """Raise `LogTrimmedError` if rows after a time were removed; after 0 none are missed."""

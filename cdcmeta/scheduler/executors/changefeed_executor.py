@@ -305,10 +305,7 @@ class StoreExecutor:
         """Stop all tables, and end the threads; False if a write did not end in `timeout` s."""
         self.stop()
         self._reader.close()
-        ended = self._workers.close(timeout)
-        if ended:
-            self._sink.close()
-        return ended
+        return self._workers.close(timeout)
 
     def _all(self) -> list[tuple[str, Pipeline]]:
         """Return a copy: the agent's thread may change the tables meanwhile."""

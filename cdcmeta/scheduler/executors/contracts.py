@@ -2,9 +2,10 @@
 
 A source has one feed with the commits of all tables, in the order of their times.
 
-A changefeed has one sink, each assignment of a table a writer, which takes the table over and
-writes its commits. Writers of earlier assignments may live on for a moment, in another process: a
-sink that can keeps the newest token that it saw, and rejects older ones (`fenced`).
+A changefeed has one sink, a function that returns a writer for each assignment of a table. It takes
+the table over and writes its commits. Writers of earlier assignments may live on for a moment, in
+another process: a sink that can keeps the newest token that it saw, and rejects older ones
+(`fenced`).
 
 Tokens and checkpoints mean something only within one changefeed. So such a sink keeps the `Origin`
 of each table, too, and compares it first:
@@ -22,7 +23,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import NO_TOKEN, Token
-from snapkv import Changes, Watch
+from snapkv import Changes, SnapshotKV, Watch
 
 K = TypeVar("K", str, bytes)
 WHOLE = "*"
@@ -74,17 +75,19 @@ class WatchFeed(Generic[K]):
         self._watch.close()
 
 
-class TableSource(Protocol):
-    """Where the tables of a changefeed are read. Safe for threads."""
+class TableSource:
+    """Where the tables of a changefeed are read, in a store. Safe for threads."""
 
-    restarts: bool
+    restarts = False
     """Whether a table can continue with `state` after commits were compacted that it has not."""
-    has_removals: bool
+    has_removals = False
     """Whether a state since a time has what was removed since; otherwise each state is whole."""
+
+    _store: SnapshotKV
 
     def feed(self, since: int | None) -> TableFeed:
         """Return the commits after a timestamp (None: after now). Raises as `TableFeed.next`."""
-        ...
+        raise NotImplementedError
 
     def state(
         self, table: str, since: int, at: int, kept: Iterable[str] = ()
@@ -92,14 +95,14 @@ class TableSource(Protocol):
         """Yield a table as of a timestamp, in parts.
 
         A source that `has_removals` leaves out what has not changed since `since`. In a whole state
-        of any other, keys of the sink (`kept`, in order) that it lacks are removals. Raises
-        `CompactedError` if that moment is gone.
+        of any other, keys of the sink (`kept`, in order) that it lacks are removals; without one,
+        the feed has all rows. Raises `CompactedError` if that moment is gone.
         """
-        ...
+        return iter(())
 
     def now(self) -> int:
         """Return the timestamp at or before which nothing changes any more. One round trip."""
-        ...
+        return self._store.resolved()
 
 
 NAME_IN_URL = "*"
@@ -172,7 +175,7 @@ NOTHING = SinkRecord(NO_TOKEN, 0)
 """What a sink without a record of a table keeps."""
 
 
-class TableWriter(Protocol):
+class TableWriter:
     """Writes one table under one assignment; called by one thread at a time."""
 
     def begin(self, start: int) -> int:
@@ -183,16 +186,17 @@ class TableWriter(Protocol):
         `SinkError` with the reason `fenced` if a later assignment has begun, `failed` if the table
         of this sink belongs to another changefeed.
         """
-        ...
+        raise NotImplementedError
 
     def replace(self) -> Iterator[str]:
         """Begin a state of the whole table; return the keys that it may have to remove.
 
         These are the keys that captures have written, in order. The parts of the state follow, and
         have a removal for each such key that the state lacks. A sink that cannot be read returns
-        no keys, and notes that a state begins. An interrupted sink begins again with this call.
+        no keys, and notes that a state begins; so does one of databases, whose states have their
+        removed documents. An interrupted sink begins again with this call.
         """
-        ...
+        return iter(())
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Write commits in order, completely, before it returns; then the sink is at `checkpoint`.
@@ -200,23 +204,14 @@ class TableWriter(Protocol):
         With the checkpoint 0 it is a part of the state that the table begins with, and more
         follows. A call that raised is repeated with the same commits, or with these and more.
         """
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free what it holds; nothing is written after that."""
-        ...
 
 
-class TableSink(Protocol):
-    """Where a changefeed goes."""
-
-    def writer(self, table: str, token: Token) -> TableWriter:
-        """Return a writer of a table for one assignment; nothing is written or opened yet."""
-        ...
-
-    def close(self) -> None:
-        """Free what the writers share."""
-        ...
+TableSink: TypeAlias = Callable[[str, Token], TableWriter]
+"""Returns a writer of a table for one assignment; nothing is written or opened yet."""
 
 
 def foreign(table: str, kept: Origin, origin: Origin) -> SinkError:
@@ -241,36 +236,22 @@ Function = Callable[[str, Token, Sequence[Changes[str]], int], object]
 """Gets the table, the token, the commits and the checkpoint after them."""
 
 
-class CalledSink:
+class CalledWriter(TableWriter):
     """Passes commits to a function, at least once: after a failure or a move they are repeated.
 
     The function gets the token, so that what it writes to can reject an earlier assignment. A call
     without commits and with the checkpoint 0 begins a state: what it lacks was removed.
 
     >>> from cdcmeta.scheduler import Token
-    >>> from cdcmeta.scheduler.executors.contracts import CalledSink
+    >>> from cdcmeta.scheduler.executors.contracts import CalledWriter
     >>> seen = []
-    >>> writer = CalledSink(lambda *call: seen.append(call)).writer("t", Token(9, 1))
+    >>> writer = CalledWriter(lambda *call: seen.append(call), "t", Token(9, 1))
     >>> writer.begin(5)
     5
     >>> writer.write([], 7)
     >>> seen
     [('t', Token(owner=9, number=1), [], 7)]
     """
-
-    def __init__(self, function: Function) -> None:
-        self._function = function
-
-    def writer(self, table: str, token: Token) -> CalledWriter:
-        """Return a writer that calls the function."""
-        return CalledWriter(self._function, table, token)
-
-    def close(self) -> None:
-        """Do nothing: the function is the caller's."""
-
-
-class CalledWriter:
-    """Calls the function for one assignment."""
 
     def __init__(self, function: Function, table: str, token: Token) -> None:
         self._function, self._table, self._token = function, table, token
@@ -287,6 +268,3 @@ class CalledWriter:
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Call the function."""
         self._function(self._table, self._token, commits, checkpoint)
-
-    def close(self) -> None:
-        """Do nothing."""

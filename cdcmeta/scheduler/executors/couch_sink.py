@@ -37,13 +37,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from os import environ
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord
+from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord, TableWriter
 from cdcmeta.scheduler.executors.couch_client import CouchClient, CouchDatabase
 from cdcmeta.scheduler.executors.store_sink import prefix_of
 from snapkv import Changes
@@ -148,39 +147,6 @@ DEPTH_MAX = 90
 TRIES = 5
 
 
-class CouchSink:
-    """Writes into a database, each change once in effect; creates the database if it is missing.
-
-    `changefeed` names the records of tables, and `origin` says which one of that name it is;
-    `environment` has the login (`CDCMETA_SINK_USER`, `CDCMETA_SINK_PASSWORD`). Raises
-    `InvalidArgumentError` for an invalid URL or login.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        changefeed: str,
-        *,
-        write_s: float = WRITE_S,
-        environment: Mapping[str, str] = environ,
-        origin: Origin | None = None,
-    ) -> None:
-        self._url, self._environment = url, environment
-        self._changefeed, self._write_s, self._origin = changefeed, write_s, origin
-        self._database = self._database_of("x")  # raises for what is invalid
-
-    def _database_of(self, table: str) -> CouchDatabase:
-        return CouchDatabase(self._url, self._environment)
-
-    def writer(self, table: str, token: Token) -> CouchWriter:
-        """Return a writer of one assignment, with a connection of its own."""
-        client = CouchClient(self._database, self._write_s)
-        return CouchWriter(client, self._changefeed, Claim(table, token, self._origin))
-
-    def close(self) -> None:
-        """Do nothing: writers close their connections."""
-
-
 class KeyVersion(NamedTuple):
     """The value of a key after a commit; None if it was removed."""
 
@@ -188,12 +154,25 @@ class KeyVersion(NamedTuple):
     value: bytes | None
 
 
-class CouchWriter:
-    """Writes one table: four requests for a batch, three if it wrote these keys before."""
+class CouchWriter(TableWriter):
+    """Writes a table into a database, each change once in effect; creates it if it is missing.
 
-    def __init__(self, client: CouchClient, changefeed: str, claim: Claim) -> None:
-        table, self._token, origin = claim
-        self._client, self._claim, self._table, self._rev = client, claim, table, ""
+    Four requests for a batch, three if it wrote these keys before, over a connection of its own.
+    `changefeed` names the records of tables, and `origin` says which one of that name it is.
+    """
+
+    def __init__(
+        self,
+        database: CouchDatabase,
+        changefeed: str,
+        table: str,
+        token: Token,
+        *,
+        write_s: float = WRITE_S,
+        origin: Origin | None = None,
+    ) -> None:
+        self._client, self._claim = CouchClient(database, write_s), Claim(table, token, origin)
+        self._table, self._token, self._rev = table, token, ""
         name = hashlib.sha256(f"{changefeed}\n{table}".encode()).hexdigest()[:32]
         self._local = f"_local/cdcmeta-{name}"
         feed = origin._asdict() if origin is not None else {}

@@ -27,7 +27,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
-from urllib.parse import quote
 
 from cdcmeta.changes import ChangesDB
 from cdcmeta.changes import database_layout as layout
@@ -41,18 +40,11 @@ from cdcmeta.changes.documents import (
 from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import NAME_IN_URL, Claim, Origin
-from cdcmeta.scheduler.executors.couch_client import CouchClient, CouchDatabase
-from cdcmeta.scheduler.executors.couch_sink import (
-    BATCH_BYTES,
-    BATCH_DOCS,
-    WRITE_S,
-    CouchSink,
-    CouchWriter,
-)
+from cdcmeta.scheduler.executors.contracts import Origin, TableWriter
+from cdcmeta.scheduler.executors.couch_sink import BATCH_BYTES, BATCH_DOCS, WRITE_S, CouchWriter
 from cdcmeta.scheduler.executors.database_source import DocumentChange
 from cdcmeta.scheduler.executors.loop_prevention import ROUTE
-from cdcmeta.scheduler.executors.store_sink import StoreSink, StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 from snapkv import Changes, CommitTooLargeError, SnapshotKV
 from snapkv.base.waiting import monotonic
 
@@ -60,41 +52,29 @@ ENDED_DOCS = 100
 """The most documents whose leaves one request reads, in order to end some."""
 
 
-class DatabaseSink:
-    """Writes each table into the database of its name in a store; creates it if it is missing."""
+class DatabaseWriter(TableWriter):
+    """Writes a table into the database of its name in a store; creates it if it is missing.
+
+    A read and a commit for a batch, and a commit of its checkpoint. A part of a state in which the
+    source has cut histories costs three reads more.
+    """
 
     def __init__(
         self,
         target: SnapshotKV,
         changefeed: str,
+        table: str,
+        token: Token,
         *,
         write_s: float = WRITE_S,
         origin: Origin | None = None,
         source: str | None = None,
     ) -> None:
-        self._target, self._write_s, self._source = target, write_s, source
-        self._records = StoreSink(target, changefeed, write_s=write_s, origin=origin)
-
-    def writer(self, table: str, token: Token) -> DatabaseWriter:
-        """Return a writer of one assignment."""
-        database, records = ChangesDB(self._target, table), self._records.writer(table, token)
-        return DatabaseWriter(database, records, self._write_s, self._source)
-
-    def close(self) -> None:
-        """Do nothing: the store is closed by who opened it."""
-
-
-class DatabaseWriter:
-    """Writes one database: a read and a commit for a batch, and a commit of its checkpoint.
-
-    A part of a state in which the source has cut histories costs three reads more.
-    """
-
-    def __init__(
-        self, database: ChangesDB, records: StoreWriter, write_s: float, source: str | None
-    ) -> None:
-        self._database, self._records, self._write_s = database, records, write_s
-        self._space = database.store.space(space_of(database.name))
+        self._database, self._space = ChangesDB(target, table), target.space(space_of(table))
+        self._records = StoreWriter(
+            target, changefeed, table, token, write_s=write_s, origin=origin
+        )
+        self._write_s = write_s
         self._meta = None if source is None else {ROUTE: source}
 
     def begin(self, start: int) -> int:
@@ -105,10 +85,6 @@ class DatabaseWriter:
                 self._database.create()
         return reached
 
-    def replace(self) -> Iterator[str]:
-        """Return nothing: a state of a database has its removed documents."""
-        return iter(())
-
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Replicate the documents, then write the checkpoint, both within the same time."""
         deadline = monotonic() + self._write_s
@@ -117,9 +93,6 @@ class DatabaseWriter:
             self._replicate(self._edits_of(documents), deadline)
         if checkpoint:
             self._records.write([], checkpoint, deadline=deadline)
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _edits_of(self, documents: Sequence[DocumentChange]) -> list[Edit]:
         """Return the edits of all leaves."""
@@ -172,27 +145,11 @@ class DatabaseWriter:
                 raise SinkError(f"the target rejects the document {each.id!r}: {each.error}")
 
 
-class CouchReplicaSink(CouchSink):
-    """Writes each table into a database of a CouchDB server; creates it if it is missing.
-
-    A `*` in the URL is the name of the table.
-    """
-
-    def writer(self, table: str, token: Token) -> CouchReplicaWriter:
-        """Return a writer of one assignment, with a connection of its own."""
-        client = CouchClient(self._database_of(table), self._write_s)
-        return CouchReplicaWriter(client, self._changefeed, Claim(table, token, self._origin))
-
-    def _database_of(self, table: str) -> CouchDatabase:
-        name = quote(table, safe="")
-        return CouchDatabase(self._url.replace(NAME_IN_URL, name), self._environment)
-
-
 class CouchReplicaWriter(CouchWriter):
-    """Writes one database: one request for a batch, two for its checkpoint.
+    """Writes a table into a database of a CouchDB server; creates it if it is missing.
 
-    For each 100 documents whose histories were cut between two batches there is one more, and
-    another one if the target has leaves to be ended.
+    One request for a batch, two for its checkpoint. For each 100 documents whose histories were cut
+    between two batches there is one more, and another one if the target has leaves to be ended.
     """
 
     def replace(self) -> Iterator[str]:

@@ -30,7 +30,7 @@ from cdcmeta.changes.documents import revisions_member, shown_as_json
 from cdcmeta.changes.revisions import Leaf, Revision
 from cdcmeta.changes.sequence import START
 from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
-from cdcmeta.scheduler.executors.contracts import Part, WatchFeed
+from cdcmeta.scheduler.executors.contracts import Part, TableSource, WatchFeed
 from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV
 from snapkv.copying.toolkit import Keyspace, View
 
@@ -74,7 +74,7 @@ class DocumentChange(Change[str]):
         return replace(self, superseded=either)
 
 
-class DatabasesSource:
+class DatabasesSource(TableSource):
     """Reads changes databases of a store; a table is a database, by its name."""
 
     restarts = has_removals = True
@@ -119,10 +119,6 @@ class DatabasesSource:
             except CompactedError:  # the index is in the order of changes: what follows is new
                 state = DatabaseState(space.at(), table)
                 self._check(table, state.database)
-
-    def now(self) -> int:
-        """Return the timestamp of the newest commit."""
-        return self._store.resolved()
 
     def _check(self, name: str, database: DatabaseRecord) -> None:
         """Raise the error of a database that was moved, or deleted and created again."""

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord
+from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord, TableWriter
 from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16
@@ -36,25 +36,6 @@ HEAD = b'{"checkpoint": '
 """How each file begins, and each line with a checkpoint."""
 SUFFIX = ".jsonl"
 NAME_BYTES_MAX = 240
-
-
-class JsonLinesSink:
-    """Writes files in a directory, each commit once. Several processes of one machine may share it.
-
-    A writer locks its file, so that no other writer begins before it is closed. `origin` is the
-    changefeed: a file belongs to one.
-    """
-
-    def __init__(self, directory: str | os.PathLike[str], *, origin: Origin | None = None) -> None:
-        self.directory, self._origin = Path(directory), origin
-
-    def writer(self, table: str, token: Token) -> JsonLinesWriter:
-        """Return a writer of one table's file."""
-        path = self.directory / file_name(table)
-        return JsonLinesWriter(path, Claim(table, token, self._origin))
-
-    def close(self) -> None:
-        """Do nothing: writers close their files."""
 
 
 def file_name(table: str) -> str:
@@ -72,11 +53,17 @@ def file_name(table: str) -> str:
     return name + SUFFIX
 
 
-class JsonLinesWriter:
-    """Appends to one file."""
+class JsonLinesWriter(TableWriter):
+    """Appends to a file in a directory, each commit once; processes of one machine may share it.
 
-    def __init__(self, path: Path, claim: Claim) -> None:
-        self._path, self._claim = path, claim
+    It locks its file, so that no other writer begins before it is closed. `origin` is the
+    changefeed: a file belongs to one.
+    """
+
+    def __init__(
+        self, directory: Path, table: str, token: Token, *, origin: Origin | None = None
+    ) -> None:
+        self._path, self._claim = directory / file_name(table), Claim(table, token, origin)
         self._file: BinaryIO | None = None
         self._end, self._is_new = 0, False
 

@@ -276,7 +276,7 @@ class Pipeline:
     def _write(self) -> None:
         writer = self._writer
         if writer is None:
-            writer = self._sink.writer(self.table, self.token)
+            writer = self._sink(self.table, self.token)
             reached = writer.begin(self.checkpoint)
             with self._lock:
                 self._writer = writer

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from cdcmeta.scheduler.executors.contracts import Part, WatchFeed
+from cdcmeta.scheduler.executors.contracts import Part, TableSource, WatchFeed
 from cdcmeta.scheduler.executors.loop_prevention import RECORDS, metas_of
 from snapkv import Change, Changes, Commit, Entry, SnapshotKV
 
@@ -49,10 +49,8 @@ class Router:
         }
 
 
-class PrefixTableSource:
+class PrefixTableSource(TableSource):
     """Reads prefixes of a store, by table; none is the beginning of another."""
-
-    has_removals = False
 
     def __init__(
         self, store: SnapshotKV, prefixes: Mapping[str, str], *, restarts: bool = False
@@ -81,10 +79,6 @@ class PrefixTableSource:
             metas = metas_of(self._store, revisions) if has_routes else {}
             commits = {each: replace(commit, meta=meta) for each, meta in metas.items()}
             yield Changes(commit, tuple(_change(*found, commit, commits) for found in page))
-
-    def now(self) -> int:
-        """Return the timestamp of the newest commit."""
-        return self._store.resolved()
 
 
 def _pages(

@@ -30,7 +30,7 @@ from urllib.parse import quote
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import fenced
+from cdcmeta.scheduler.executors.contracts import TableSink, TableWriter, fenced
 from cdcmeta.scheduler.executors.json_lines_sink import SUFFIX, file_name
 from snapkv import Change, Changes, Commit, SnapshotKV
 from snapkv.base.waiting import monotonic, pause
@@ -94,40 +94,26 @@ TEND_WRITES = 8
 """After so many writes, their files are merged."""
 
 
-class RecordedSink:
-    """Records each table into a place of its own; `source` is the store that is replicated."""
+def recorded_sink(url: str, name: str, changefeed: str, source: SnapshotKV) -> TableSink:
+    """Return the sink of a URL `record+...`, which records each table into a place of its own.
 
-    def __init__(
-        self, source: SnapshotKV, changefeed: str, place: Callable[[Assignment], RecordPlace]
-    ) -> None:
-        facts = source.info()
-        self._place, self._changefeed = place, changefeed
-        self._store_id, self._name = bytes.fromhex(facts["store_id"]), facts["name"]
+    `source` is the store that is replicated; `name` begins the names of stores.
+    """
+    facts = source.info()
+    store_id, folder = bytes.fromhex(facts["store_id"]), url.removeprefix(ARCHIVE).rstrip("/")
 
-    def writer(self, table: str, token: Token) -> RecordedWriter:
-        """Return a writer of one assignment."""
-        source = source_of(self._store_id, self._name, self._changefeed, table)
-        return RecordedWriter(Assignment(table, token, source), self._place)
+    def place(assignment: Assignment) -> RecordPlace:
+        table = assignment.table
+        if url.startswith(ARCHIVE):
+            return ArchivePlace(f"{folder}/{folder_name(table)}", assignment)
+        target = snapkv.open(url.removeprefix(RECORD), name=store_name(name, table))
+        return StorePlace(target, assignment)
 
-    def close(self) -> None:
-        """Do nothing: writers close their places."""
+    def writer(table: str, token: Token) -> RecordedWriter:
+        recorded = source_of(store_id, facts["name"], changefeed, table)
+        return RecordedWriter(Assignment(table, token, recorded), place)
 
-
-def recorded_sink(url: str, name: str, changefeed: str, source: SnapshotKV) -> RecordedSink:
-    """Return the sink of a URL `record+...`; `name` begins the names of stores."""
-    if url.startswith(ARCHIVE):
-        folder = url.removeprefix(ARCHIVE).rstrip("/")
-
-        def archive(assignment: Assignment) -> RecordPlace:
-            return ArchivePlace(f"{folder}/{folder_name(assignment.table)}", assignment)
-
-        return RecordedSink(source, changefeed, archive)
-
-    def store(assignment: Assignment) -> RecordPlace:
-        target = store_name(name, assignment.table)
-        return StorePlace(snapkv.open(url.removeprefix(RECORD), name=target), assignment)
-
-    return RecordedSink(source, changefeed, store)
+    return writer
 
 
 def folder_name(table: str) -> str:
@@ -163,7 +149,7 @@ def source_of(store_id: bytes, name: str, changefeed: str, table: str) -> Source
     return SourceId(digest.digest()[:16], name, CREATION_ORDINAL)
 
 
-class RecordedWriter:
+class RecordedWriter(TableWriter):
     """Records one table. The state that it begins with is in memory until it is complete."""
 
     def __init__(self, assignment: Assignment, place: Callable[[Assignment], RecordPlace]) -> None:

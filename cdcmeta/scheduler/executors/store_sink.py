@@ -28,7 +28,14 @@ import msgpack
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.contracts import NOTHING, WHOLE, Claim, Origin, SinkRecord
+from cdcmeta.scheduler.executors.contracts import (
+    NOTHING,
+    WHOLE,
+    Claim,
+    Origin,
+    SinkRecord,
+    TableWriter,
+)
 from cdcmeta.scheduler.executors.loop_prevention import (
     RECORDS,
     last_place,
@@ -60,54 +67,33 @@ PAGE_KEYS = 100
 """The most keys that one read of commits looks up."""
 
 
-class StoreSink:
-    """Writes into a store, each change exactly once; the commits of a batch become one.
+def prefix_of(table: str) -> str:
+    """Return what the keys of a table of a store begin with."""
+    return "" if table == WHOLE else table
 
-    Times in the target are the times of its own commits. `changefeed` names the records of tables,
-    `origin` says which changefeed of that name it is, `source` names the store that is read, as
-    `place_of` returns it.
+
+class StoreWriter(TableWriter):
+    """Writes a table into a store, each change exactly once; the commits of a batch become one.
+
+    Two round trips to begin, then one for each batch. Times in the target are the times of its own
+    commits. `changefeed` names the records of tables, `origin` says which changefeed of that name
+    it is, `source` names the store that is read, as `place_of` returns it.
     """
 
     def __init__(
         self,
         target: SnapshotKV,
         changefeed: str,
+        table: str,
+        token: Token,
         *,
         write_s: float = WRITE_S,
         origin: Origin | None = None,
         source: str | None = None,
     ) -> None:
-        self.target, self._space, self._write_s = target, f"{RECORDS}{changefeed}", write_s
-        self._origin, self._source = origin, source
-
-    def writer(self, table: str, token: Token) -> StoreWriter:
-        """Return a writer of one assignment."""
-        claim = Claim(table, token, self._origin)
-        return StoreWriter(self.target, self._space, claim, self._write_s, self._source)
-
-    def close(self) -> None:
-        """Do nothing: the store is closed by who opened it."""
-
-
-def prefix_of(table: str) -> str:
-    """Return what the keys of a table of a store begin with."""
-    return "" if table == WHOLE else table
-
-
-class StoreWriter:
-    """Writes one table; two round trips to begin, then one for each batch."""
-
-    def __init__(
-        self,
-        target: SnapshotKV,
-        space: str,
-        claim: Claim,
-        write_s: float,
-        source: str | None,
-    ) -> None:
-        self._target, self._space, self._claim = target, space, claim
+        self._target, self._space = target, f"{RECORDS}{changefeed}"
+        self._claim, self._key = Claim(table, token, origin), table.encode()
         self._write_s, self._source = write_s, source
-        self._key = claim.table.encode()
         self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
         self._revision = self._fence_revision = self._reached = 0
         self._deadline = 0.0
@@ -201,9 +187,6 @@ class StoreWriter:
             if checkpoint and found.checkpoint >= checkpoint:
                 self._reached = found.checkpoint
                 return  # an earlier try landed
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _read(self) -> SinkRecord:
         """Read record and fence, which the next commit guards; return what counts.

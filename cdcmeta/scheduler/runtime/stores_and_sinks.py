@@ -9,7 +9,9 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import snapkv
 from cdcmeta.changes import databases
@@ -19,21 +21,21 @@ from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Tok
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.contracts import (
     NAME_IN_URL,
-    CalledSink,
+    CalledWriter,
     Function,
     Origin,
     TableSink,
     TableSource,
 )
 from cdcmeta.scheduler.executors.couch_client import SCHEMES, CouchDatabase
-from cdcmeta.scheduler.executors.couch_sink import CouchSink
-from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink, DatabaseSink
+from cdcmeta.scheduler.executors.couch_sink import CouchWriter
+from cdcmeta.scheduler.executors.database_sinks import CouchReplicaWriter, DatabaseWriter
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter
 from cdcmeta.scheduler.executors.loop_prevention import place_of
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.recorded_sink import RECORD, recorded_sink
-from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
 from snapkv import SnapshotKV
 from snapkv.base.extras import extra
@@ -136,7 +138,7 @@ def open_sink(
     """
     url = feed.sink
     if url.startswith(JSON_LINES):
-        return JsonLinesSink(Path(url.removeprefix(JSON_LINES)), origin=origin)
+        return partial(JsonLinesWriter, Path(url.removeprefix(JSON_LINES)), origin=origin)
     if url.startswith(CALL):
         function = functions.get(url.removeprefix(CALL))
         if function is None:
@@ -144,18 +146,24 @@ def open_sink(
             raise InvalidArgumentError(
                 f"this capture has no function {url.removeprefix(CALL)!r}; it has: {known}"
             )
-        return CalledSink(function)
+        return partial(CalledWriter, function)
     if url.startswith(SCHEMES):
-        if feed.databases:
-            return CouchReplicaSink(url, feed.id, write_s=write_s, origin=origin)
-        return CouchSink(url, feed.id, write_s=write_s, origin=origin)
+        database = CouchDatabase(url, os.environ)  # raises for what is invalid
+        if not feed.databases:
+            return partial(CouchWriter, database, feed.id, write_s=write_s, origin=origin)
+
+        def replica(table: str, token: Token) -> CouchReplicaWriter:
+            own = CouchDatabase(url.replace(NAME_IN_URL, quote(table, safe="")), os.environ)
+            return CouchReplicaWriter(own, feed.id, table, token, write_s=write_s, origin=origin)
+
+        return replica
     if url.startswith(RECORD):
         source = stores.open(feed.source, feed.source_name, create=False)
         return recorded_sink(url, feed.sink_name, feed.id, source)
     target = stores.open(url, feed.sink_name, create=True)
     place = place_of(stores.open(feed.source, feed.source_name, create=False))
-    kind = DatabaseSink if feed.databases else StoreSink
-    return kind(target, feed.id, write_s=write_s, origin=origin, source=place)
+    kind = DatabaseWriter if feed.databases else StoreWriter
+    return partial(kind, target, feed.id, write_s=write_s, origin=origin, source=place)
 
 
 class OpeningExecutor:

@@ -23,7 +23,7 @@ class Copying:
             self.writer.close()
         self.owner += 1
         self.reads = DatabasesSource(self.source.store, [NAME])
-        self.writer = self.sink.writer(NAME, Token(self.owner, 1))
+        self.writer = self.sink(NAME, Token(self.owner, 1))
         self.writer.begin(self.reached)
 
     def batch(self):

@@ -70,7 +70,7 @@ class Place:
         self.sink = recorded_sink(f"record+{where}", "main", feed, source.store)
 
     def writer(self, table: str, number: int):
-        return self.sink.writer(table, Token(7, number))
+        return self.sink(table, Token(7, number))
 
     def open(self, table: str) -> SnapshotKV:
         if self.kind == "archive":

@@ -9,7 +9,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.couch_sink import CouchSink, key_of
+from cdcmeta.scheduler.executors.couch_client import CouchDatabase
+from cdcmeta.scheduler.executors.couch_sink import CouchWriter, key_of
 from snapkv import Change, Changes, Commit
 
 WAIT_S = 20.0
@@ -50,10 +51,8 @@ class Mirror:
         return f"couch+{scheme}://{netloc}/{self.name}"
 
     def writer(self, token, *, port=None, table=TABLE, write_s=WAIT_S, origin=None):
-        sink = CouchSink(
-            self.url(port), "feed", write_s=write_s, environment=self.environment, origin=origin
-        )
-        writer = sink.writer(table, token)
+        database = CouchDatabase(self.url(port), self.environment)
+        writer = CouchWriter(database, "feed", table, token, write_s=write_s, origin=origin)
         self._writers.append(writer)
         return writer
 

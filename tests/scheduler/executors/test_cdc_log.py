@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 
 import pytest
 
@@ -11,9 +12,9 @@ from cdcmeta.generations import CdcLog, GenerationLog, Sharding
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import cdc_log_source
 from cdcmeta.scheduler.executors.cdc_log_source import CdcLogSource, range_of, text_of
-from cdcmeta.scheduler.executors.contracts import CalledSink
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 from snapkv.tuples import pack
 
 from .driving import Driven, Noting
@@ -103,7 +104,7 @@ def assert_all(noting, writer):
 
 def test_each_row_once_over_generations_and_moves(store, writer):
     noting = Noting()
-    driven = Driven(source(store), CalledSink(noting), TABLES)
+    driven = Driven(source(store), partial(CalledWriter, noting), TABLES)
     writer.write(10)
     driven.start(1)  # all that the log has
     writer.switch()
@@ -122,7 +123,7 @@ def test_each_row_once_over_generations_and_moves(store, writer):
 
 def test_rows_are_there_after_their_commits_were_compacted(store, writer):
     noting = Noting()
-    driven = Driven(source(store), CalledSink(noting), TABLES)
+    driven = Driven(source(store), partial(CalledWriter, noting), TABLES)
     writer.write(30)
     writer.switch()
     writer.write(30)
@@ -136,7 +137,7 @@ def test_rows_are_there_after_their_commits_were_compacted(store, writer):
 
 def test_trimmed_rows_end_their_tables(store, writer):
     noting = Noting()
-    driven = Driven(source(store), CalledSink(noting), TABLES)
+    driven = Driven(source(store), partial(CalledWriter, noting), TABLES)
     writer.write(5)
     start = store.resolved()
     writer.write(20)
@@ -169,7 +170,7 @@ def test_rows_of_an_older_version_come_at_their_time(store, writer):
     noting = Noting()
     old_row(store, writer, b"key1", b"old")
     writer.rows += writer.table.write_batch({b"key1": b"new"})
-    driven = Driven(source(store), CalledSink(noting), TABLES)
+    driven = Driven(source(store), partial(CalledWriter, noting), TABLES)
     driven.start(1)
     driven.reach(store.resolved())
     table = TABLES[range_of(b"key1", 3)]
@@ -198,7 +199,7 @@ def test_rows_that_are_trimmed_while_stored_ones_are_read(store, writer, monkeyp
 def test_a_store_gets_the_rows_of_the_table(store, writer):
     writer.write(20)
     with snapkv.open("memory:") as target:
-        driven = Driven(source(store), StoreSink(target, "f"), TABLES)
+        driven = Driven(source(store), partial(StoreWriter, target, "f"), TABLES)
         driven.start(1)
         writer.write(20)
         driven.reach(store.resolved())
@@ -208,7 +209,7 @@ def test_a_store_gets_the_rows_of_the_table(store, writer):
 
 
 def test_lines_have_operation_and_stream(store, writer, tmp_path):
-    driven = Driven(source(store), JsonLinesSink(tmp_path / "lines"), TABLES)
+    driven = Driven(source(store), partial(JsonLinesWriter, tmp_path / "lines"), TABLES)
     driven.start(1)
     writer.rows += writer.table.write_batch({b"\xff": b"1"})
     driven.reach(store.resolved())

@@ -1,6 +1,7 @@
 """Sources remove what a table has not read: it ends with the reason, or goes on, and is alone."""
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -9,8 +10,8 @@ from cdcmeta import ChangesDB
 from cdcmeta.errors import LogTrimmedError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import database_source, feed_reader
-from cdcmeta.scheduler.executors.contracts import CalledSink
-from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
+from cdcmeta.scheduler.executors.database_sinks import DatabaseWriter
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from cdcmeta.scheduler.executors.pipeline import Pipeline, QueueBudget, size_of
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
@@ -35,7 +36,7 @@ def store():
 
 def test_trimmed_rows_end_live_tables_and_no_later_one(store):
     source, noting = Hooked(store), Noting()
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     driven.start(store.resolved(), tables=["a/"])
     trimmed = LogTrimmedError("f", "log", 5, 9, "create another changefeed")
     live, fetched = iter([trimmed]), stopping([trimmed])
@@ -90,7 +91,7 @@ def test_a_source_that_does_not_answer_while_a_table_begins_anew(store):
     )
     source.feed_errors = stopping([snapkv.CompactedError(start, None)] * 3)
     noting = Noting()
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     driven.start(start)
     driven.reach(ts)
     assert noting.content() == {"a/1": b"1"}
@@ -98,9 +99,9 @@ def test_a_source_that_does_not_answer_while_a_table_begins_anew(store):
 
 
 def test_an_error_of_a_removed_table_leaves_the_one_that_is_back(store):
-    driven = Driven(PrefixTableSource(store, {"a/": "a/"}), CalledSink(Noting()), ["a/"])
+    driven = Driven(PrefixTableSource(store, {"a/": "a/"}), partial(CalledWriter, Noting()), ["a/"])
     reader, start = driven.executor._reader, store.resolved()
-    old = Pipeline("a/", start, Token(1, 1), CalledSink(Noting()))
+    old = Pipeline("a/", start, Token(1, 1), partial(CalledWriter, Noting()))
     driven.start(start, owner=2)
     reader._fail(old, OSError("late news"))
     ts = store.save("a/1", b"1")
@@ -114,7 +115,7 @@ def test_a_queue_without_room_costs_no_feeds(store, monkeypatch, queued, refused
     noting, go_on = Noting(), threading.Event()
     noting.before = lambda table, checkpoint: go_on.wait(WAIT_S)
     source = Restarting(store, ["a/"], [], [])
-    driven = Driven(source, CalledSink(noting), ["a/"])
+    driven = Driven(source, partial(CalledWriter, noting), ["a/"])
     if queued == 1_000:
         driven.executor._room = QueueBudget(bytes_max=1)
     driven.start(store.resolved())
@@ -165,7 +166,7 @@ def test_a_database_that_was_created_again_is_not_merged(store):
     with snapkv.open("memory:") as target:
         driven = Driven(
             DatabasesSource(store, ["users"]),
-            DatabaseSink(target, "f"),
+            partial(DatabaseWriter, target, "f"),
             ["users"],
             state_at=start,
         )

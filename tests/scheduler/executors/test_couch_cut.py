@@ -1,12 +1,14 @@
 """Documents whose histories the source cut, on a CouchDB server: the same winners and conflicts."""
 
 import random
+from functools import partial
 
 import pytest
 
 import snapkv
 from cdcmeta import ChangesDB
-from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink
+from cdcmeta.scheduler.executors.couch_client import CouchDatabase
+from cdcmeta.scheduler.executors.database_sinks import CouchReplicaWriter
 
 from .cutting import NAME, Copying, edits, living, run_randomly
 
@@ -19,7 +21,8 @@ def documents():
 
 @pytest.fixture
 def copying(documents, mirror):
-    copying = Copying(documents, CouchReplicaSink(mirror.url(), "f", environment={}, write_s=20))
+    database = CouchDatabase(mirror.url(), {})
+    copying = Copying(documents, partial(CouchReplicaWriter, database, "f", write_s=20))
     yield copying
     copying.writer.close()
 

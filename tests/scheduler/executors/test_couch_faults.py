@@ -2,6 +2,7 @@
 
 import ssl
 import time
+from functools import partial
 
 import pytest
 from couch_http.served import Served
@@ -14,7 +15,8 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import TableState
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.couch_sink import CouchSink
+from cdcmeta.scheduler.executors.couch_client import CouchDatabase
+from cdcmeta.scheduler.executors.couch_sink import CouchWriter
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 
 from .between import Between, answers, closes, hangs, passes_and_closes, trickles
@@ -127,8 +129,8 @@ def test_an_answer_without_end_is_an_error(mirror, between, monkeypatch):
 
 
 def test_a_server_that_does_not_run_is_an_error_in_time():
-    sink = CouchSink(f"couch+http://127.0.0.1:{free_port()}/m", "f", environment={})
-    message = error_of(sink.writer(TABLE, T1).begin, 1)
+    sink = partial(CouchWriter, CouchDatabase(f"couch+http://127.0.0.1:{free_port()}/m", {}), "f")
+    message = error_of(sink(TABLE, T1).begin, 1)
     assert "cannot be reached ([Errno 111] Connection refused): check the URL" in message
 
 
@@ -166,7 +168,7 @@ def test_a_server_that_fails_for_a_while_gets_everything(mirror, between, monkey
     monkeypatch.setattr(pipeline, "RETRY_S_MIN", 0.05)
     with snapkv.open("memory:") as source:
         ts = source.save("t/a", b"0")
-        sink = CouchSink(mirror.url(between.port), "f", environment={})
+        sink = partial(CouchWriter, CouchDatabase(mirror.url(between.port), {}), "f")
         executor = StoreExecutor(
             PrefixTableSource(source, {TABLE: TABLE}), sink, [TABLE], state_at=ts
         )
@@ -269,12 +271,12 @@ def test_a_connection_with_tls(mirror, tmp_path, monkeypatch):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.cert("server"), certificates.key("server"))
     with Between(mirror.base, tls=context) as between:
-        sink = CouchSink(mirror.url(between.port, "https"), "f", environment={})
-        writer = sink.writer(TABLE, T1)
+        sink = partial(CouchWriter, CouchDatabase(mirror.url(between.port, "https"), {}), "f")
+        writer = sink(TABLE, T1)
         writer.begin(1)
         writer.write([commit(5, a=b"x" * 300_000)], 5)
         writer.close()
         assert mirror.content() == {"t/a": b"x" * 300_000}
         monkeypatch.delenv("SSL_CERT_FILE")
-        sink = CouchSink(mirror.url(between.port, "https"), "f", environment={})
-        assert "certificate verify failed" in error_of(sink.writer(TABLE, T1).begin, 1)
+        sink = partial(CouchWriter, CouchDatabase(mirror.url(between.port, "https"), {}), "f")
+        assert "certificate verify failed" in error_of(sink(TABLE, T1).begin, 1)

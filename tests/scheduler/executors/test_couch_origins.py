@@ -1,11 +1,14 @@
 """A CouchDB database keeps which changefeed wrote a table: an earlier checkpoint does not count."""
 
+from functools import partial
+
 import pytest
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.contracts import Origin
-from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink
+from cdcmeta.scheduler.executors.couch_client import CouchDatabase
+from cdcmeta.scheduler.executors.database_sinks import CouchReplicaWriter
 
 from .between import Held, unchecked
 from .mirror import TABLE, commit
@@ -90,7 +93,7 @@ def test_what_was_written_without_an_origin_counts_once(mirror):
 
 def test_a_replica_keeps_its_origin_too(mirror):
     def begin(token, origin, start):
-        writer = CouchReplicaSink(mirror.url(), "f", environment={}, origin=origin).writer(
+        writer = partial(CouchReplicaWriter, CouchDatabase(mirror.url(), {}), "f", origin=origin)(
             "users", token
         )
         try:

@@ -16,12 +16,15 @@ WAIT_S = 30
 PASSWORD = "a secret, too long to be found by chance"
 LOGIN = {"CDCMETA_SINK_USER": "ann", "CDCMETA_SINK_PASSWORD": PASSWORD}
 WRITER = """
+import os
 import sys
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.couch_sink import CouchSink
+from cdcmeta.scheduler.executors.couch_client import CouchDatabase
+from cdcmeta.scheduler.executors.couch_sink import CouchWriter
 from snapkv import Change, Changes, Commit
 
-writer = CouchSink(sys.argv[1], "feed", write_s=60).writer("t/", Token(1, 1))
+database = CouchDatabase(sys.argv[1], os.environ)
+writer = CouchWriter(database, "feed", "t/", Token(1, 1), write_s=60)
 writer.begin(1)
 head = Commit(5, 0, 5, "ann@host", None)
 writer.write([Changes(head, (Change("t/a", b"1", head), Change("t/b", b"1", head)))], 0)

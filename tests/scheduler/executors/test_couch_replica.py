@@ -1,14 +1,19 @@
 """A changes database on a CouchDB server: the same revisions, conflicts and removals."""
 
 import random
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.executors.database_sinks import CouchReplicaSink
+from cdcmeta.scheduler.executors.couch_client import CouchDatabase
+from cdcmeta.scheduler.executors.database_sinks import CouchReplicaWriter
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
+from cdcmeta.scheduler.runtime import Changefeed
+from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, open_sink
 
 from .driving import Driven
 from .mirror import T1, T2
@@ -21,7 +26,7 @@ def source():
 
 
 def replica(mirror, port=None):
-    return CouchReplicaSink(mirror.url(port), "f", environment={})
+    return partial(CouchReplicaWriter, CouchDatabase(mirror.url(port), {}), "f")
 
 
 def leaves(doc):
@@ -84,7 +89,7 @@ def test_documents_conflicts_and_removals_are_the_same(source, mirror):
 
 
 def test_an_earlier_assignment_is_fenced(mirror):
-    old, new = replica(mirror).writer("db", T1), replica(mirror).writer("db", T2)
+    old, new = replica(mirror)("db", T1), replica(mirror)("db", T2)
     assert old.begin(5) == 5
     old.write([], 7)
     assert new.begin(5) == 7
@@ -95,7 +100,9 @@ def test_an_earlier_assignment_is_fenced(mirror):
 
 
 def test_a_star_in_the_url_is_the_name_of_the_database():
-    sink = CouchReplicaSink("couch+http://127.0.0.1:1/copy-*", "f", environment={})
-    assert sink._database_of("orders/eu").path == "/copy-orders%2Feu"
-    with pytest.raises(InvalidArgumentError, match="is not a URL of a CouchDB"):
-        CouchReplicaSink("couch+http://127.0.0.1:1/", "f", environment={})
+    feed = Changefeed("f", "memory:", "couch+http://127.0.0.1:1/copy-*", (), 1, databases=("a",))
+    with snapkv.open("memory:") as store:
+        sink = open_sink(feed, Stores(store), {}, 3.0)
+        assert sink("orders/eu", T1)._client.database.path == "/copy-orders%2Feu"
+        with pytest.raises(InvalidArgumentError, match="is not a URL of a CouchDB"):
+            open_sink(replace(feed, sink="couch+http://127.0.0.1:1/"), Stores(store), {}, 3.0)

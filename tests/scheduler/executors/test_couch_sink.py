@@ -11,7 +11,8 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import couch_sink
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.couch_sink import CouchSink
+from cdcmeta.scheduler.executors.couch_client import CouchDatabase
+from cdcmeta.scheduler.executors.couch_sink import CouchWriter
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
@@ -68,7 +69,9 @@ def test_content_equals_the_sources_after_state_updates_removals_and_re_creation
     for key in rng.sample(keys, 250):
         source.save(key, b"first")
     ts = source.save("elsewhere", b"not in a table")
-    executors.append(replicated(source, CouchSink(mirror.url(), "f", environment={}), 1, ts))
+    executors.append(
+        replicated(source, partial(CouchWriter, CouchDatabase(mirror.url(), {}), "f"), 1, ts)
+    )
     for n in range(60):
         chosen = rng.sample(keys, rng.randint(1, 8))
         removed = [key for key in chosen if rng.random() < 0.4]
@@ -83,7 +86,7 @@ def test_content_equals_the_sources_after_state_updates_removals_and_re_creation
 def test_a_later_assignment_goes_on_where_the_sink_is(source, mirror, executors):
     source.save("a/1", b"1")
     ts = source.save("b/1", b"1")
-    sink = CouchSink(mirror.url(), "f", environment={})
+    sink = partial(CouchWriter, CouchDatabase(mirror.url(), {}), "f")
     first = replicated(source, sink, 1, ts)
     reaches(first, last := source.save("a/1", b"2"))
     assert first.close(20)
@@ -100,7 +103,7 @@ def test_a_state_that_begins_anew_removes_what_the_source_lacks_and_nothing_else
 ):
     monkeypatch.setattr(couch_sink, "LISTED_DOCS", 3)
     source.commit(puts={f"a/{n}": b"1" for n in range(9)} | {"b/1": b"1", "_x": b"1"})
-    sink = CouchSink(mirror.url(), "f", environment={})
+    sink = partial(CouchWriter, CouchDatabase(mirror.url(), {}), "f")
     first = replicated(source, sink, 1, source.resolved())
     reaches(first, source.resolved())
     assert first.close(20)
@@ -229,7 +232,7 @@ def opened(url):
 
 
 def test_the_url_of_a_changefeed_chooses_the_sink(mirror):
-    assert isinstance(opened(mirror.url()), CouchSink)
+    assert isinstance(opened(mirror.url())(TABLE, T1), CouchWriter)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +276,7 @@ def test_a_database_behind_a_path_is_reached(mirror, served):
         between.next(answers(201, b'{"ok":true}'), "PUT /couch/db")
         between.next(answers(201, b'{"ok":true}'), "PUT /couch/db/_local")
         url = f"couch+http://127.0.0.1:{between.port}/couch/db/"
-        writer = CouchSink(url, "f", environment={}).writer(TABLE, Token(1, 1))
+        writer = partial(CouchWriter, CouchDatabase(url, {}), "f")(TABLE, Token(1, 1))
         assert writer.begin(4) == 4
         writer.close()
         assert [line.partition("-")[0] for line in between.requests] == [
@@ -285,7 +288,7 @@ def test_a_database_behind_a_path_is_reached(mirror, served):
 
 
 def test_a_table_that_stops_closes_its_connection(source, mirror):
-    executor = replicated(source, CouchSink(mirror.url(), "f", environment={}), 1, 1)
+    executor = replicated(source, partial(CouchWriter, CouchDatabase(mirror.url(), {}), "f"), 1, 1)
     assert executor.remove_table("a/")
     eventually(lambda: executor.status("a/").state is TableState.STOPPED, "a/ stopped")
     assert executor.close(20)

@@ -1,12 +1,13 @@
 """Documents whose histories the source cut: the target has the same leaves, and no old ones."""
 
 import random
+from functools import partial
 
 import pytest
 
 import snapkv
 from cdcmeta import ChangesDB
-from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.database_sinks import DatabaseWriter
 
 from .cutting import NAME, Copying, edits, leaves, living, run_randomly
 
@@ -33,7 +34,7 @@ def target():
 @pytest.mark.parametrize(("limit", "count"), [(3, 20), (1, 1)])
 def test_a_document_that_was_removed_after_a_pause_is_removed(source, target, limit, count):
     source.set_revs_limit(limit)
-    copying = Copying(source, DatabaseSink(target.store, "f"))
+    copying = Copying(source, partial(DatabaseWriter, target.store, "f"))
     rev = edits(source, "a", 1)
     copying.run()
     rev = edits(source, "a", count, rev)
@@ -44,7 +45,7 @@ def test_a_document_that_was_removed_after_a_pause_is_removed(source, target, li
 
 
 def test_a_document_that_was_only_edited_has_no_conflict(source, target):
-    copying = Copying(source, DatabaseSink(target.store, "f"))
+    copying = Copying(source, partial(DatabaseWriter, target.store, "f"))
     rev = edits(source, "a", 1)
     copying.run()
     edits(source, "a", 20, rev)
@@ -55,7 +56,7 @@ def test_a_document_that_was_only_edited_has_no_conflict(source, target):
 
 def test_edits_that_were_made_in_the_target_remain(source, target):
     """The other branch descends from a revision that the source has followed, too."""
-    copying = Copying(source, DatabaseSink(target.store, "f", source="5e"))
+    copying = Copying(source, partial(DatabaseWriter, target.store, "f", source="5e"))
     rev = edits(source, "a", 1)
     edits(source, "b", 1)
     copying.run()
@@ -75,7 +76,7 @@ def test_edits_that_were_made_in_the_target_remain(source, target):
 def test_a_state_into_a_database_of_an_earlier_time_ends_what_was_followed(
     source, target, is_compacted
 ):
-    copying = Copying(source, DatabaseSink(target.store, "f", source="5e"))
+    copying = Copying(source, partial(DatabaseWriter, target.store, "f", source="5e"))
     rev = edits(source, "a", 2)
     copying.run()
     source.remove("a", edits(source, "a", 20, rev))
@@ -83,7 +84,7 @@ def test_a_state_into_a_database_of_an_earlier_time_ends_what_was_followed(
         store.save("plain", b"")
         store.reader.engine.compact(store.at().revision)
     copying.reached = 1
-    again = Copying(source, DatabaseSink(target.store, "other", source="5e"))
+    again = Copying(source, partial(DatabaseWriter, target.store, "other", source="5e"))
     again.batch = lambda: None
     again.run()
     assert leaves(target) == leaves(source)
@@ -95,7 +96,7 @@ def test_whatever_the_source_cuts_the_target_has_the_same_leaves(seed):
         rng = random.Random(seed + turn)
         with snapkv.open("memory:") as here, snapkv.open("memory:") as there:
             source = ChangesDB(here, NAME).create(revs_limit=rng.choice([1, 2, 3]))
-            copying = Copying(source, DatabaseSink(there, "f", source="5e"))
+            copying = Copying(source, partial(DatabaseWriter, there, "f", source="5e"))
             for _ in run_randomly(copying, rng, 20):
                 target = ChangesDB(there, NAME)
                 assert leaves(target) == leaves(source), turn

@@ -10,10 +10,10 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DatabaseNotFoundError
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors.contracts import CalledSink
-from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
+from cdcmeta.scheduler.executors.database_sinks import DatabaseWriter
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
 
 from .driving import Driven, Noting
 from .sources import open_source
@@ -99,7 +99,7 @@ def test_state_and_changes_with_conflicts_reach_a_database(store, target, seed):
 
     edits(60)
     at = store.resolved()
-    replica = driven(store, DatabaseSink(target, "f"), state_at=at)
+    replica = driven(store, partial(DatabaseWriter, target, "f"), state_at=at)
     edits(20)
     replica.start(at - 1)
     edits(40)
@@ -118,7 +118,7 @@ def test_a_database_continues_after_its_commits_were_compacted(store, target):
     db = ChangesDB(store, "users")
     first = db.put({"_id": "a", "n": 1})
     start = store.resolved()
-    replica = driven(store, DatabaseSink(target, "f"), ["users"], state_at=start)
+    replica = driven(store, partial(DatabaseWriter, target, "f"), ["users"], state_at=start)
     replica.start(start - 1)
     replica.reach(store.resolved())
     reached = replica.stop()["users"]
@@ -135,7 +135,7 @@ def test_a_database_continues_after_its_commits_were_compacted(store, target):
 
 def test_a_deleted_database_ends_its_table_only(store, target):
     noting = Noting()
-    replica = driven(store, CalledSink(noting))
+    replica = driven(store, partial(CalledWriter, noting))
     replica.start(store.resolved())
     ChangesDB(store, "users").delete()
     replica.until(lambda: replica.state("users") is TableState.STOPPED, "the end of the table")
@@ -153,7 +153,7 @@ def test_a_deleted_database_ends_its_table_only(store, target):
 
 def test_a_table_of_a_missing_database_fails_with_its_name(store):
     store.save("plain", b"1")
-    replica = driven(store, CalledSink(Noting()), ["none"], state_at=store.resolved())
+    replica = driven(store, partial(CalledWriter, Noting()), ["none"], state_at=store.resolved())
     replica.executor.add_table("none", 1, Token(1, 1), is_prepare=True)
     replica.until(partial(replica.is_done, "none", is_prepare=True), "it to be prepared")
     replica.executor.add_table("none", 1, Token(1, 1), is_prepare=False)
@@ -167,7 +167,7 @@ def test_a_table_of_a_missing_database_fails_with_its_name(store):
 def test_lines_have_documents_and_removals(store, tmp_path):
     db = ChangesDB(store, "orders/eu")
     start = store.resolved()
-    replica = driven(store, JsonLinesSink(tmp_path / "lines"), ["orders/eu"])
+    replica = driven(store, partial(JsonLinesWriter, tmp_path / "lines"), ["orders/eu"])
     replica.start(start)
     made = db.put({"_id": "x", "n": 1})
     db.remove("x", made.rev)

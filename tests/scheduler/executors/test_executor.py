@@ -2,6 +2,7 @@
 
 import random
 import threading
+from functools import partial
 
 import pytest
 from etcd_server import eventually
@@ -11,9 +12,9 @@ from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource, Router
-from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 
 from .driving import WAIT_S, Driven, Noting
 
@@ -36,7 +37,7 @@ def noting():
 
 @pytest.fixture
 def driven(source, noting):
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     yield driven
     driven.close()
 
@@ -80,7 +81,7 @@ def test_the_state_comes_first(source, noting):
     fill(source, rng, 60)
     source.save("b/large", b"x" * 3_000_000)
     state_at = source.resolved()
-    driven = Driven(source, CalledSink(noting), TABLES, state_at=state_at)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES, state_at=state_at)
     later = fill(source, rng, 30)
     driven.start(state_at - 1)
     driven.reach(source.resolved())
@@ -163,7 +164,7 @@ def test_a_slow_table_holds_up_no_other(source, driven, noting, monkeypatch):
 def test_nothing_is_written_once_it_may_not(source, noting):
     may = threading.Event()
     may.set()
-    driven = Driven(source, CalledSink(noting), TABLES, may_write=may.is_set)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES, may_write=may.is_set)
     driven.start(source.resolved())
     may.clear()
     ts = source.save("a/1", b"1")
@@ -228,7 +229,7 @@ def test_a_compacted_start_ends_the_table_with_the_reason(source, driven, noting
 
 def test_no_thread_remains(source, noting):
     before = set(threading.enumerate())
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     driven.start(source.resolved())
     driven.close()
     eventually(lambda: set(threading.enumerate()) <= before, "threads to end", wait_s=WAIT_S)
@@ -268,7 +269,7 @@ def test_moves_between_two_executors_lose_and_repeat_nothing(source, tmp_path):
     rng = random.Random(seed)
     start = source.resolved()
     with snapkv.open("memory:") as target:
-        nodes = [Driven(source, StoreSink(target, "f"), TABLES) for _ in range(2)]
+        nodes = [Driven(source, partial(StoreWriter, target, "f"), TABLES) for _ in range(2)]
         holder = dict.fromkeys(TABLES, 0)
         nodes[0].start(start, owner=1)
         reached = dict.fromkeys(TABLES, start)
@@ -296,7 +297,9 @@ def test_moves_between_two_executors_lose_and_repeat_nothing(source, tmp_path):
 
 
 def test_an_executor_begins_without_tables(source, noting):
-    executor = StoreExecutor(PrefixTableSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
+    executor = StoreExecutor(
+        PrefixTableSource(source, {"a/": "a/"}), partial(CalledWriter, noting), ["a/"]
+    )
     assert (list(executor.all_tables()), executor.busy_since(), executor.laggards()[1]) == (
         [],
         None,

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 
@@ -13,18 +14,18 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors import json_lines_sink
 from cdcmeta.scheduler.executors.contracts import SinkRecord
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name, last_checkpoint
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name, last_checkpoint
 
 from .sources import commit
 
 
 @pytest.fixture
 def sink(tmp_path):
-    return JsonLinesSink(tmp_path / "out")
+    return partial(JsonLinesWriter, tmp_path / "out")
 
 
 def path_of(sink):
-    return sink.directory / file_name("t/")
+    return sink.args[0] / file_name("t/")
 
 
 def lines(sink):
@@ -55,12 +56,12 @@ def test_a_file_of_another_program_is_left_alone(sink, content):
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(SinkError, match="not a file that a changefeed wrote"):
-        sink.writer("t/", Token(1, 1)).begin(1)
+        sink("t/", Token(1, 1)).begin(1)
     assert path.read_bytes() == content
 
 
 def test_a_full_disk_costs_no_commit_and_repeats_none(sink):
-    writer = sink.writer("t/", Token(1, 1))
+    writer = sink("t/", Token(1, 1))
     writer.begin(1)
     writer.write([commit(2, a=b"2")], 2)
     batch = [commit(ts, a=b"%d" % ts) for ts in range(3, 40)]
@@ -74,14 +75,14 @@ def test_a_full_disk_costs_no_commit_and_repeats_none(sink):
 
 
 def test_a_disk_that_was_full_until_the_end_leaves_a_file_that_goes_on(sink):
-    writer = sink.writer("t/", Token(1, 1))
+    writer = sink("t/", Token(1, 1))
     writer.begin(1)
     with full_at(path_of(sink).stat().st_size + 300):
         with pytest.raises(OSError, match="large"):
             writer.write([commit(ts, a=b"%d" % ts) for ts in range(2, 40)], 39)
         with suppress(OSError):
             writer.close()
-    again = sink.writer("t/", Token(1, 2))
+    again = sink("t/", Token(1, 2))
     assert again.begin(1) == 1
     again.write([commit(2, a=b"2")], 2)
     again.close()
@@ -103,7 +104,7 @@ def test_whatever_fails_each_commit_is_there_once(sink, monkeypatch):
     done = number = 1
     while done < made[-1].commit.ts:
         number += 1
-        writer = sink.writer("t/", Token(1, number))
+        writer = sink("t/", Token(1, number))
         try:
             done = max(done, writer.begin(done))
             for _ in range(rng.randrange(6)):
@@ -121,7 +122,7 @@ def test_whatever_fails_each_commit_is_there_once(sink, monkeypatch):
 
 def test_the_process_ends_at_any_byte(sink):
     """The file is cut off at each place after the last commit that was acknowledged."""
-    writer = sink.writer("t/", Token(1, 1))
+    writer = sink("t/", Token(1, 1))
     writer.begin(1)
     writer.write([commit(2, a="ä\n".encode())], 2)
     acknowledged = path_of(sink).stat().st_size
@@ -130,7 +131,7 @@ def test_the_process_ends_at_any_byte(sink):
     whole = path_of(sink).read_bytes()
     for cut in range(acknowledged, len(whole) + 1):
         path_of(sink).write_bytes(whole[:cut])
-        again = sink.writer("t/", Token(1, 2))
+        again = sink("t/", Token(1, 2))
         reached = again.begin(2)
         assert reached == (4 if cut == len(whole) else 2)
         again.write([commit(ts, a=b"%d" % ts) for ts in range(reached + 1, 6)], 5)
@@ -139,17 +140,17 @@ def test_the_process_ends_at_any_byte(sink):
 
 
 def test_the_parts_of_a_state_are_cut_off_until_it_is_complete(sink):
-    writer = sink.writer("t/", Token(1, 1))
+    writer = sink("t/", Token(1, 1))
     writer.begin(4)
     writer.write([commit(5, a=b"1")], 0)
     writer.close()
-    again = sink.writer("t/", Token(1, 2))
+    again = sink("t/", Token(1, 2))
     assert again.begin(4) == 4
     again.write([commit(5, a=b"1")], 0)
     again.write([], 5)
     again.close()
     assert written(sink) == [5]
-    last = sink.writer("t/", Token(1, 3))
+    last = sink("t/", Token(1, 3))
     assert last.begin(4) == 5
     last.close()
 
@@ -174,19 +175,19 @@ def test_large_lines_are_read_back_in_few_steps():
     "line", [b'{"checkpoint": 5}', b'{"checkpoint": 5, "token": 7}', b'{"checkpoint": nothing}']
 )
 def test_a_damaged_checkpoint_is_an_error_and_nothing_is_cut_off(sink, line):
-    sink.directory.mkdir()
+    sink.args[0].mkdir()
     path_of(sink).write_bytes(b'{"ts": 5}\n' + line + b"\n")
     before = path_of(sink).read_bytes()
     with pytest.raises(SinkError, match="not a checkpoint"):
-        sink.writer("t/", Token(1, 1)).begin(5)
+        sink("t/", Token(1, 1)).begin(5)
     assert path_of(sink).read_bytes() == before
 
 
 @pytest.mark.parametrize("left", [b"", b"{", b'{"checkpoint": 9, "token": [9, 9]}'])
 def test_a_file_whose_first_line_was_cut_off_begins_anew(sink, left):
-    sink.directory.mkdir()
+    sink.args[0].mkdir()
     path_of(sink).write_bytes(left)
-    writer = sink.writer("t/", Token(1, 1))
+    writer = sink("t/", Token(1, 1))
     assert writer.begin(5) == 5
     writer.close()
     assert lines(sink) == [{"checkpoint": 5, "token": [1, 1]}]
@@ -195,8 +196,8 @@ def test_a_file_whose_first_line_was_cut_off_begins_anew(sink, left):
 def test_long_names_have_files_of_their_own(sink):
     names = ["x" * 500, "x" * 499 + "y", "語" * 100 + "a/", "語" * 100 + "b/"]
     for name in names:
-        writer = sink.writer(name, Token(1, 1))
+        writer = sink(name, Token(1, 1))
         writer.begin(5)
         writer.close()
     assert len({file_name(name) for name in names}) == 4
-    assert len(list(sink.directory.iterdir())) == 4
+    assert len(list(sink.args[0].iterdir())) == 4

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from functools import partial
 from time import monotonic
 
 import pytest
@@ -12,11 +13,11 @@ from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor, Workers
-from cdcmeta.scheduler.executors.contracts import CalledSink
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter
 from cdcmeta.scheduler.executors.pipeline import Pipeline
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
-from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 from cdcmeta.scheduler.runtime.changefeed_records import check_prefixes
 from snapkv import Change, Changes, Commit
 
@@ -40,7 +41,7 @@ def noting():
 
 @pytest.fixture
 def driven(source, noting):
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     yield driven
     driven.close()
 
@@ -74,7 +75,7 @@ def test_a_removal_while_it_is_prepared(source, noting):
             go_on.wait(WAIT_S)
 
     hooked.before = wait
-    driven = Driven(hooked, CalledSink(noting), TABLES)
+    driven = Driven(hooked, partial(CalledWriter, noting), TABLES)
     driven.executor.add_table("a/", start, TOKEN, is_prepare=True)
     assert waits.wait(WAIT_S)
     assert driven.stop() == {"a/": start}
@@ -105,7 +106,7 @@ def test_a_removal_during_a_hung_write_ends_with_it_and_others_go_on(source, dri
 
 def test_a_removal_while_it_may_not_write(source, noting):
     may = threading.Event()
-    driven = Driven(source, CalledSink(noting), ["a/"], may_write=may.is_set)
+    driven = Driven(source, partial(CalledWriter, noting), ["a/"], may_write=may.is_set)
     start = source.resolved()
     driven.executor.add_table("a/", start, TOKEN, is_prepare=True)
     driven.until(lambda: driven.is_done("a/", is_prepare=True), "a/ to be prepared")
@@ -120,7 +121,7 @@ def test_a_removal_while_it_may_not_write(source, noting):
 def test_a_removal_during_the_pause_after_a_failure_does_not_wait(source, noting, monkeypatch):
     monkeypatch.setattr(pipeline, "RETRY_S_MIN", 1_000.0)
     monkeypatch.setattr(pipeline, "RETRY_S_MAX", 1_000.0)
-    driven = Driven(source, CalledSink(noting), ["a/"])
+    driven = Driven(source, partial(CalledWriter, noting), ["a/"])
     driven.start(source.resolved())
     noting.before = stopping([OSError("down")])
     source.save("a/1", b"1")
@@ -133,7 +134,7 @@ def test_a_removal_during_the_pause_after_a_failure_does_not_wait(source, noting
 def test_an_end_with_a_hung_write_is_bounded_and_leaves_no_thread(source, noting):
     before = set(threading.enumerate())
     noting.before = hanging = Hanging("a/")
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     driven.start(source.resolved())
     source.save("a/1", b"1")
     assert hanging.began.wait(WAIT_S)
@@ -185,7 +186,7 @@ def test_a_hung_call_leaves_no_table_without_a_thread(noting):
 
 
 def replicating(table, noting):
-    made = Pipeline(table, 5, TOKEN, CalledSink(noting))
+    made = Pipeline(table, 5, TOKEN, partial(CalledWriter, noting))
     made.set_prepared()
     made.replicate(5)
     return made
@@ -226,7 +227,7 @@ def test_a_queue_is_bounded_in_commits_and_bytes(noting):
         assert large.offer(commit(ts, a=b"x" * 1_000_000))
     assert not large.offer(commit(10, a=b"x" * 1_000_000))
     huge = Changes(head, (Change("c/1", b"x" * 9_000_000, head),))
-    alone = Pipeline("c/", 0, TOKEN, CalledSink(noting))
+    alone = Pipeline("c/", 0, TOKEN, partial(CalledWriter, noting))
     assert alone.offer(huge)
     assert not alone.offer(commit(2, a=b""))
 
@@ -291,7 +292,11 @@ NAMES = ["a/b/", "../", "..", "ü\n/", "語" * 60, "x" * 250, "%2F", "c d\\"]
 def test_tables_of_any_name(source, tmp_path, kind):
     with snapkv.open("memory:") as target:
         stores = kind == "store"
-        sink = StoreSink(target, "f") if stores else JsonLinesSink(tmp_path / "out")
+        sink = (
+            partial(StoreWriter, target, "f")
+            if stores
+            else partial(JsonLinesWriter, tmp_path / "out")
+        )
         names = [name for name in NAMES if name != "../"]  # ".." is its beginning
         driven = Driven(source, sink, names)
         driven.start(source.resolved())
@@ -328,6 +333,8 @@ def test_a_commit_goes_to_each_of_its_tables_in_parts(source, driven, noting):
 
 
 def test_an_executor_that_was_never_used_ends_at_once(source, noting):
-    executor = StoreExecutor(PrefixTableSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
+    executor = StoreExecutor(
+        PrefixTableSource(source, {"a/": "a/"}), partial(CalledWriter, noting), ["a/"]
+    )
     executor.stop()
     assert executor.close(0)

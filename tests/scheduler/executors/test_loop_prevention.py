@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -9,12 +10,12 @@ import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DocumentConflictError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.database_sinks import DatabaseWriter
 from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from cdcmeta.scheduler.executors.loop_prevention import ROUTE, place_of
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.recorded_sink import recorded_sink
-from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 from snapkv import Change, Changes, Commit
 from snapkv.model import Meta
 
@@ -43,8 +44,9 @@ class Linked:
     def link(self, source, target, sink=None, start=None):
         """Create a changefeed from one store to another, from now or a timestamp on."""
         read, tables = self.stores[source], [NAME] if self.databases else [TABLE]
-        kind = DatabaseSink if self.databases else StoreSink
-        sink = sink or kind(self.stores[target], source + target, source=place_of(read))
+        kind = DatabaseWriter if self.databases else StoreWriter
+        if sink is None:
+            sink = partial(kind, self.stores[target], source + target, source=place_of(read))
         reads = DatabasesSource(read, tables) if self.databases else read
         driven = Driven(reads, sink, tables)
         driven.start(read.resolved() if start is None else start)
@@ -163,13 +165,13 @@ def test_a_state_leaves_out_what_came_from_the_target(linked):
     first = next(pages)
     a.save("t/k", b"2")
     linked.rest()
-    writer = StoreSink(a, "BA", source=place_of(b)).writer(TABLE, Token(1, 1))
+    writer = partial(StoreWriter, a, "BA", source=place_of(b))(TABLE, Token(1, 1))
     assert writer.begin(1) == 1
     for page in (first, *pages):
         writer.write([page], 0)
     writer.write([], at)
     assert content(a) == {"other": b"", "t/k": b"2", "t/own": b"1"}
-    assert StoreSink(a, "BA").writer(TABLE, Token(1, 2)).begin(1) == at
+    assert partial(StoreWriter, a, "BA")(TABLE, Token(1, 2)).begin(1) == at
 
 
 def test_a_recording_that_is_replicated_into_its_source_comes_to_rest(tmp_path):
@@ -202,7 +204,7 @@ def test_commits_of_different_routes_are_not_put_into_one():
     """Else what came from a third store would look as if it did not, or the other way round."""
     metas = [None, {ROUTE: "0c"}, {ROUTE: "0c"}, {"ticket": 4}, {ROUTE: "0b 0c"}]
     with snapkv.open("memory:") as target:
-        writer = StoreSink(target, "f", source="0a").writer(TABLE, Token(1, 1))
+        writer = partial(StoreWriter, target, "f", source="0a")(TABLE, Token(1, 1))
         writer.begin(1)
         heads = [
             Commit(ts, 0, ts, None, meta=None if meta is None else Meta(meta))
@@ -232,7 +234,7 @@ def test_commits_of_different_routes_are_not_put_into_one():
             ("0a", ["t/raw"]),
             ("0c 0a", ["t/routed"]),
         ]
-        assert StoreSink(target, "f").writer(TABLE, Token(1, 2)).begin(1) == 9
+        assert partial(StoreWriter, target, "f")(TABLE, Token(1, 2)).begin(1) == 9
 
 
 @pytest.mark.slow

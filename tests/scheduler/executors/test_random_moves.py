@@ -14,9 +14,9 @@ import snapkv
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
-from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 from snapkv.errors import EngineUnavailableError
 
 from .sources import Hooked, below, open_source
@@ -28,17 +28,9 @@ STEPS = 25
 WAIT_S = 20
 
 
-class Unreliable:
-    """A sink whose writers fail now and then, before a call or after it has ended."""
-
-    def __init__(self, sink, rng, *, after):
-        self._sink, self._rng, self._after = sink, rng, after
-
-    def writer(self, table, token):
-        return UnreliableWriter(self._sink.writer(table, token), self._rng, after=self._after)
-
-    def close(self):
-        self._sink.close()
+def unreliable(sink, rng, *, after):
+    """Return a sink whose writers fail now and then, before a call or after it has ended."""
+    return lambda table, token: UnreliableWriter(sink(table, token), rng, after=after)
 
 
 class UnreliableWriter:
@@ -190,8 +182,10 @@ def test_tables_that_move_while_everything_fails(kind, into, with_state, tmp_pat
         source.before = fail
         is_store = into == "store"
         sinks = [
-            Unreliable(
-                StoreSink(target, "f") if is_store else JsonLinesSink(tmp_path / "out"),
+            unreliable(
+                partial(StoreWriter, target, "f")
+                if is_store
+                else partial(JsonLinesWriter, tmp_path / "out"),
                 random.Random(seed + n),
                 after=is_store,
             )

@@ -1,13 +1,14 @@
 """What operators and balance learn of tables: how fast each is written, and which are late."""
 
 import threading
+from functools import partial
 
 import pytest
 
 import snapkv
 from cdcmeta.scheduler.executors import changefeed_executor, pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import WriteTotals
-from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.runtime.reports import HALF_LIFE_S, Rates
 
 from .driving import WAIT_S, Driven, Noting
@@ -60,7 +61,7 @@ def test_a_table_whose_sink_hangs_is_late_and_no_other(monkeypatch):
     for module in (changefeed_executor, pipeline):
         monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     with snapkv.open("memory:") as store:
-        driven = Driven(store, CalledSink(noting), ["a/", "b/"])
+        driven = Driven(store, partial(CalledWriter, noting), ["a/", "b/"])
         driven.start(store.resolved())
         store.save("a/1", b"1")
         ts = store.save("b/1", b"1")

@@ -200,7 +200,7 @@ def test_a_changefeed_names_the_sink_by_its_url(kind, source, tmp_path):
     place = Place(kind, tmp_path / "into", source)
     stores = Stores(source.store, "memory:mine")
     changefeed = Changefeed("copy", "memory:mine", sink, ("",), 0, sink_name="main")
-    writer = open_sink(changefeed, stores, {}, 1.0).writer("*", Token(7, 1))
+    writer = open_sink(changefeed, stores, {}, 1.0)("*", Token(7, 1))
     start = source.store.resolved()
     writer.begin(start)
     source.fill(10)
@@ -233,7 +233,7 @@ def test_a_commit_of_many_keys_is_recorded_in_etcd(source, rng):
     with shared_pool().taken() as server:
         sink = recorded_sink(f"record+{server.url}", "main", "copy", source.store)
         for number in (1, 2):
-            writer = sink.writer(table, Token(7, number))
+            writer = sink(table, Token(7, number))
             feed(source, writer, table, writer.begin(since))
             writer.close()
         with snapkv.open(server.url, name=store_name("main", table)) as target:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from functools import partial
 
 import msgpack
 import pytest
@@ -11,10 +12,10 @@ from cdcmeta import ChangesDB
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.contracts import Origin, SinkRecord
-from cdcmeta.scheduler.executors.database_sinks import DatabaseSink
+from cdcmeta.scheduler.executors.database_sinks import DatabaseWriter
 from cdcmeta.scheduler.executors.database_source import DocumentChange
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.store_sink import StoreSink, reached_of
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
+from cdcmeta.scheduler.executors.store_sink import StoreWriter, reached_of
 from snapkv import Changes, Commit
 from snapkv.base.waiting import monotonic
 
@@ -49,11 +50,10 @@ class Place:
 
     def writer(self, origin, token):
         if self.kind == "jsonl":
-            sink = JsonLinesSink(self.directory, origin=origin)
+            writer = JsonLinesWriter(self.directory, TABLE, token, origin=origin)
         else:
-            type = StoreSink if self.kind == "store" else DatabaseSink
-            sink = type(self.target, "copy", origin=origin)
-        writer = sink.writer(TABLE, token)
+            type = StoreWriter if self.kind == "store" else DatabaseWriter
+            writer = type(self.target, "copy", TABLE, token, origin=origin)
         self._open.append(writer)
         return writer
 
@@ -179,12 +179,12 @@ def test_records_of_three_members_are_read(tmp_path):
         raw = msgpack.packb([9, 1, 7])
         assert reached_of(raw) == SinkRecord(T1, 7)
         target.space("changefeed/copy").commit(puts={b"t": raw, b"\xfft": raw})
-        assert StoreSink(target, "copy", origin=FIRST).writer("t", T2).begin(5) == 7
+        assert partial(StoreWriter, target, "copy", origin=FIRST)("t", T2).begin(5) == 7
         entry = target.space("changefeed/copy").entry(b"t")
         assert reached_of(entry.value) == SinkRecord(T2, 7, FIRST)
     lines = tmp_path / file_name("t")
     lines.write_bytes(b'{"checkpoint": 7, "token": [9, 1]}\n')
-    writer = JsonLinesSink(tmp_path, origin=FIRST).writer("t", T2)
+    writer = partial(JsonLinesWriter, tmp_path, origin=FIRST)("t", T2)
     assert writer.begin(5) == 7
     writer.close()
     last = json.loads(lines.read_bytes().splitlines()[-1])
@@ -196,7 +196,7 @@ def test_an_origin_that_is_none_is_an_error(tmp_path, feed):
     record = {"checkpoint": 7, "token": [9, 1], "feed": feed}
     (tmp_path / file_name("t")).write_bytes(json.dumps(record).encode() + b"\n")
     with pytest.raises(SinkError, match="not a checkpoint"):
-        JsonLinesSink(tmp_path, origin=FIRST).writer("t", T2).begin(5)
+        partial(JsonLinesWriter, tmp_path, origin=FIRST)("t", T2).begin(5)
     with pytest.raises(SinkError, match="invalid record"):
         reached_of(msgpack.packb([9, 1, 7, feed]))
 
@@ -205,7 +205,7 @@ def test_documents_and_their_checkpoint_share_the_time_of_one_write(monkeypatch)
     """A target that is slow with the documents leaves the checkpoint less time."""
     write_s, slow_s, until = 2.0, 0.3, []
     with snapkv.open("memory:") as target:
-        writer = DatabaseSink(target, "copy", write_s=write_s, origin=FIRST).writer(TABLE, T1)
+        writer = partial(DatabaseWriter, target, "copy", write_s=write_s, origin=FIRST)(TABLE, T1)
         writer.begin(5)
 
         def noting(real):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 
 import pytest
 
@@ -9,8 +10,8 @@ import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.contracts import SinkRecord
-from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesSink, file_name
-from cdcmeta.scheduler.executors.store_sink import StoreSink, reached_of
+from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
+from cdcmeta.scheduler.executors.store_sink import StoreWriter, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
 from snapkv.model import Meta
 
@@ -34,7 +35,7 @@ def target():
 
 @pytest.fixture
 def stores(target):
-    return StoreSink(target, "f")
+    return partial(StoreWriter, target, "f")
 
 
 def keys(target):
@@ -42,18 +43,18 @@ def keys(target):
 
 
 def test_a_store_has_data_and_checkpoint_in_one_commit(target, stores):
-    writer = stores.writer("t/", T1)
+    writer = stores("t/", T1)
     assert writer.begin(5) == 5
     writer.write([commit(6, a=b"1", b=b"1"), commit(7, a=b"2", b=None)], 7)
     assert keys(target) == {"t/a": b"2"}
     entry = target.space("changefeed/f").entry(b"t/")
     assert reached_of(entry.value) == SinkRecord(T1, 7)
     assert entry.revision == target.at().entry("t/a").revision
-    assert stores.writer("t/", T2).begin(6) == 7
+    assert stores("t/", T2).begin(6) == 7
 
 
 def test_an_earlier_assignment_is_fenced(target, stores):
-    old, new = stores.writer("t/", T1), stores.writer("t/", T3)
+    old, new = stores("t/", T1), stores("t/", T3)
     old.begin(5)
     old.write([commit(6, a=b"1")], 6)
     assert new.begin(5) == 6
@@ -64,14 +65,14 @@ def test_an_earlier_assignment_is_fenced(target, stores):
     new.write([commit(7, a=b"new")], 7)
     assert keys(target) == {"t/a": b"new"}
     with pytest.raises(SinkError, match=r"2\.1") as caught:
-        stores.writer("t/", T2).begin(5)
+        stores("t/", T2).begin(5)
     assert caught.value.reason == "fenced"
     assert keys(target) == {"t/a": b"new"}
 
 
 @pytest.mark.parametrize("lands", [True, False])
 def test_an_unknown_outcome_is_found_out(target, stores, monkeypatch, lands):
-    writer = stores.writer("t/", T1)
+    writer = stores("t/", T1)
     writer.begin(5)
     real, failures = target.commit, iter([True])
 
@@ -89,7 +90,7 @@ def test_an_unknown_outcome_is_found_out(target, stores, monkeypatch, lands):
 
 
 def test_a_target_that_never_answers_is_given_up(target, monkeypatch):
-    writer = StoreSink(target, "f", write_s=0.2).writer("t/", T1)
+    writer = partial(StoreWriter, target, "f", write_s=0.2)("t/", T1)
     writer.begin(5)
 
     def unknown(build, **options):
@@ -102,7 +103,7 @@ def test_a_target_that_never_answers_is_given_up(target, monkeypatch):
 
 
 def test_a_batch_too_large_is_divided(stores, target, monkeypatch):
-    writer = stores.writer("t/", T1)
+    writer = stores("t/", T1)
     writer.begin(1)
     real = target.commit
 
@@ -114,18 +115,18 @@ def test_a_batch_too_large_is_divided(stores, target, monkeypatch):
     monkeypatch.setattr(target, "commit", small)
     writer.write([commit(n, **{f"k{n}": b"1"}) for n in range(2, 11)], 10)
     assert len(keys(target)) == 9
-    assert stores.writer("t/", T2).begin(1) == 10
-    writer = stores.writer("t/", T3)
+    assert stores("t/", T2).begin(1) == 10
+    writer = stores("t/", T3)
     writer.begin(1)
     writer.write([commit(11, a=b"1", b=b"1", c=b"1")], 11)
     assert len(keys(target)) == 12
-    assert stores.writer("t/", T3).begin(1) == 11
+    assert stores("t/", T3).begin(1) == 11
 
 
 def test_a_record_that_is_none_is_an_error(target, stores):
     target.space("changefeed/f").commit(puts={b"t/": b"\xc1"})
     with pytest.raises(SinkError, match="invalid record"):
-        stores.writer("t/", T1).begin(5)
+        stores("t/", T1).begin(5)
 
 
 # --- JSON lines ---
@@ -133,11 +134,11 @@ def test_a_record_that_is_none_is_an_error(target, stores):
 
 @pytest.fixture
 def lines(tmp_path):
-    return JsonLinesSink(tmp_path / "out")
+    return partial(JsonLinesWriter, tmp_path / "out")
 
 
 def read(lines, table="t/"):
-    path = lines.directory / file_name(table)
+    path = lines.args[0] / file_name(table)
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
@@ -147,7 +148,7 @@ def written(lines):
 
 def test_a_line_has_the_meta_of_its_commit(lines):
     head = Commit(6, 0, 6, "alice", None, meta=Meta({"request": "r-17", "ticket": 4}))
-    writer = lines.writer("t/", T1)
+    writer = lines("t/", T1)
     writer.begin(5)
     writer.write([Changes(head, (Change("t/a", b"1", head),))], 6)
     writer.close()
@@ -156,7 +157,7 @@ def test_a_line_has_the_meta_of_its_commit(lines):
 
 
 def test_a_line_is_a_commit(lines):
-    writer = lines.writer("t/", T1)
+    writer = lines("t/", T1)
     assert writer.begin(5) == 5
     writer.write([commit(6, a=b"text", b=b"\xff\x00", c=None)], 6)
     writer.close()
@@ -173,15 +174,15 @@ def test_a_line_is_a_commit(lines):
 
 
 def test_one_writer_at_a_time_and_later_tokens_only(lines):
-    old = lines.writer("t/", T2)
+    old = lines("t/", T2)
     old.begin(5)
     with pytest.raises(SinkError, match="another writer") as caught:
-        lines.writer("t/", T3).begin(5)
+        lines("t/", T3).begin(5)
     assert caught.value.reason == "failed"
     old.close()
     with pytest.raises(SinkError, match="closed"):
         old.write([commit(6, a=b"1")], 6)
-    new = lines.writer("t/", T3)
+    new = lines("t/", T3)
     assert new.begin(5) == 5
     new.close()
     with pytest.raises(SinkError) as caught:
@@ -201,14 +202,14 @@ TAILS = [
 
 @pytest.mark.parametrize("tail", TAILS, ids=range(len(TAILS)))
 def test_what_a_crash_left_is_cut_off(lines, tail):
-    writer = lines.writer("t/", T1)
+    writer = lines("t/", T1)
     writer.begin(5)
     writer.write([commit(6, a=b'{"checkpoint": 99, "token": [9, 9]}' * 5_000)], 6)
     writer.close()
-    path = lines.directory / file_name("t/")
+    path = lines.args[0] / file_name("t/")
     whole = path.read_bytes()
     path.write_bytes(whole + tail)
-    again = lines.writer("t/", T2)
+    again = lines("t/", T2)
     assert again.begin(5) == 6
     again.write([commit(7, a=b"1")], 7)
     again.close()
@@ -221,15 +222,15 @@ def test_cut_off_anywhere_each_commit_is_there_once(lines):
     seed = random.SystemRandom().getrandbits(32)
     print("seed", seed)
     rng = random.Random(seed)
-    path = lines.directory / file_name("t/")
+    path = lines.args[0] / file_name("t/")
     for token in range(1, 40):
-        writer = lines.writer("t/", Token(1, token))
+        writer = lines("t/", Token(1, token))
         reached = writer.begin(1)
         for ts in range(reached + 1, reached + rng.randrange(2, 5)):
             writer.write([commit(ts, a=b"%d" % ts)], ts)
         writer.close()
         path.write_bytes(path.read_bytes()[: -rng.randrange(1, 60)])
-    writer = lines.writer("t/", T3)
+    writer = lines("t/", T3)
     reached = writer.begin(1)
     writer.close()
     assert written(lines) == list(range(2, reached + 1))
@@ -237,10 +238,10 @@ def test_cut_off_anywhere_each_commit_is_there_once(lines):
 
 @pytest.mark.parametrize("table", ["a/b", "..", ".", "*", "ü\n", "%", "A b"])
 def test_names_of_tables_stay_in_the_folder(lines, table):
-    writer = lines.writer(table, T1)
+    writer = lines(table, T1)
     writer.begin(5)
     writer.close()
-    assert [path.name for path in lines.directory.iterdir()] == [file_name(table)]
+    assert [path.name for path in lines.args[0].iterdir()] == [file_name(table)]
     assert "/" not in file_name(table)
     assert not file_name(table).startswith(".")
     assert len(file_name(table * 300)) <= 255

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from functools import partial
 
 import pytest
 from etcd_server import eventually
@@ -9,8 +10,8 @@ from etcd_server import eventually
 import snapkv
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
-from cdcmeta.scheduler.executors.contracts import CalledSink
-from cdcmeta.scheduler.executors.store_sink import StoreSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
+from cdcmeta.scheduler.executors.store_sink import StoreWriter
 from snapkv import CompactedError
 from snapkv.errors import EngineUnavailableError, StoreClosedError, StoreRestoredError
 
@@ -41,7 +42,7 @@ def noting():
 @pytest.fixture
 def driven(source, noting, monkeypatch):
     monkeypatch.setattr(feed_reader, "RETRY_S", 0.01)
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     yield driven
     driven.close()
 
@@ -275,7 +276,7 @@ def test_a_part_of_the_state_that_fails_is_written_again(store, source, noting, 
     for n in range(20):
         store.save(f"a/{n}", b"%d" % n)
     noting.before = stopping([None, OSError("down"), None, OSError("down"), OSError("down")])
-    driven = Driven(source, CalledSink(noting), ["a/"], state_at=store.resolved())
+    driven = Driven(source, partial(CalledWriter, noting), ["a/"], state_at=store.resolved())
     driven.start(store.resolved() - 1)
     driven.reach(store.resolved())
     assert noting.content() == content(store)
@@ -287,7 +288,7 @@ def test_a_state_that_cannot_be_read_ends_the_table_which_can_come_again(store, 
     for n in range(20):
         store.save(f"a/{n}", b"%d" % n)
     source.before_read = stopping([None, None, EngineUnavailableError("down")])
-    driven = Driven(source, CalledSink(noting), ["a/"], state_at=store.resolved())
+    driven = Driven(source, partial(CalledWriter, noting), ["a/"], state_at=store.resolved())
     for is_prepare in (True, False):
         driven.executor.add_table("a/", store.resolved() - 1, Token(1, 1), is_prepare=is_prepare)
         if is_prepare:
@@ -306,7 +307,7 @@ def test_parts_of_a_state_are_bounded_and_a_small_target_gets_smaller_ones(
 ):
     for n in range(12):
         store.save(f"a/{n}", b"x" * 200_000)
-    driven = Driven(source, CalledSink(noting), ["a/"], state_at=store.resolved())
+    driven = Driven(source, partial(CalledWriter, noting), ["a/"], state_at=store.resolved())
     driven.start(store.resolved() - 1)
     driven.reach(store.resolved())
     sizes = [sum(len(c.value) for each in call[2] for c in each) for call in noting.calls]
@@ -322,7 +323,9 @@ def test_parts_of_a_state_are_bounded_and_a_small_target_gets_smaller_ones(
             return real(build, **options)
 
         monkeypatch.setattr(target, "commit", small)
-        driven = Driven(source, StoreSink(target, "f"), ["a/"], state_at=store.resolved())
+        driven = Driven(
+            source, partial(StoreWriter, target, "f"), ["a/"], state_at=store.resolved()
+        )
         driven.start(store.resolved() - 1)
         driven.reach(store.resolved())
         assert content(target) == content(store)

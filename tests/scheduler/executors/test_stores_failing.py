@@ -3,13 +3,14 @@
 import random
 import threading
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.store_sink import StoreSink, reached_of
+from cdcmeta.scheduler.executors.store_sink import StoreWriter, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
 from snapkv.errors import EngineUnavailableError
 
@@ -48,11 +49,11 @@ def target(store):
 
 @pytest.fixture
 def sink(target):
-    return StoreSink(target, "f")
+    return partial(StoreWriter, target, "f")
 
 
 def begun(sink, token, start=1):
-    writer = sink.writer("t/", token)
+    writer = sink("t/", token)
     return writer, writer.begin(start)
 
 
@@ -131,8 +132,8 @@ def test_a_begin_without_an_answer_is_found_out(store, target, sink, lands):
 
 @pytest.mark.parametrize("call", ["begin", "write"])
 def test_a_target_that_never_answers_ends_the_call(store, target, call):
-    sink = StoreSink(target, "f", write_s=0.2)
-    writer = sink.writer("t/", T1)
+    sink = partial(StoreWriter, target, "f", write_s=0.2)
+    writer = sink("t/", T1)
     writer.begin(1)
 
     def lose(land):

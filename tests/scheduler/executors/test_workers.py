@@ -1,12 +1,13 @@
 """Calls that hang, and many queues: other tables go on, and memory has a bound."""
 
 import threading
+from functools import partial
 
 import pytest
 
 import snapkv
 from cdcmeta.scheduler.executors import changefeed_executor
-from cdcmeta.scheduler.executors.contracts import CalledSink
+from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.executors.pipeline import QueueBudget
 
 from .driving import WAIT_S, Driven, Noting
@@ -27,7 +28,7 @@ def test_more_calls_hang_than_there_are_threads(source, monkeypatch):
     noting, go_on = Noting(), threading.Event()
     hung = TABLES[:10]
     noting.before = lambda table, checkpoint: table not in hung or go_on.wait(WAIT_S)
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     driven.start(source.resolved())
     ts = source.commit(puts={f"{table}a": b"1" for table in TABLES}).ts
     driven.until(  # an agent asks so at each heartbeat, and nothing else happens
@@ -50,7 +51,7 @@ def test_hung_threads_have_a_bound(source, monkeypatch):
     monkeypatch.setattr(changefeed_executor, "THREADS_MAX", 6)
     noting, go_on = Noting(), threading.Event()
     noting.before = lambda table, checkpoint: go_on.wait(WAIT_S)
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     driven.start(source.resolved())
     ts = source.commit(puts={f"{table}a": b"1" for table in TABLES}).ts
     threads = driven.executor._workers._threads
@@ -66,7 +67,7 @@ def test_all_queues_together_have_a_bound(source, monkeypatch):
     """Each table keeps one commit at most once the room is used up, and gets the rest later."""
     noting, go_on = Noting(), threading.Event()
     noting.before = lambda table, checkpoint: go_on.wait(WAIT_S)
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     room = driven.executor._room = QueueBudget(bytes_max=10_000)
     driven.start(source.resolved())
     for n in range(200):
@@ -82,7 +83,7 @@ def test_all_queues_together_have_a_bound(source, monkeypatch):
 
 def test_the_room_is_given_back_when_tables_stop(source):
     noting = Noting()
-    driven = Driven(source, CalledSink(noting), TABLES)
+    driven = Driven(source, partial(CalledWriter, noting), TABLES)
     driven.start(source.resolved())
     go_on = threading.Event()
     noting.before = lambda table, checkpoint: go_on.wait(WAIT_S)
