@@ -68,7 +68,7 @@ from snapkv.model import (
     Updated,
     Version,
 )
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.watches import Watch
 from snapkv.store.diagnostics import Health, Stats

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from snapkv.base.loops import GreenletRuntime
+from snapkv.base.greenlet_runtime import GreenletRuntime
 
 CALL_S = 60.0
 CLASSES = ("EtcdEngine", "EtcdWatcher")

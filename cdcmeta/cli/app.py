@@ -14,7 +14,7 @@ from cdcmeta.cli.generation_commands import generations, streams, upgrade
 from cdcmeta.cli.server_commands import capture, serve
 from cdcmeta.errors import CDCMetaError
 from snapkv import SnapKVError
-from snapkv.cli.kit import App, misuse_of, version_option
+from snapkv.cli.command_kit import App, misuse_of, version_option
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -20,7 +20,7 @@ from cdcmeta.cli.server_commands import (
 )
 from snapkv import format_time
 from snapkv.base.waiting import pause
-from snapkv.cli.kit import STORE_VARIABLE, App, json_line
+from snapkv.cli.command_kit import STORE_VARIABLE, App, json_line
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Changefeeds

@@ -12,7 +12,7 @@ from rich.text import Text
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
 from cdcmeta.scheduler.runtime.changefeeds import ChangefeedStatus, has_no_capture, placed
 from snapkv import format_time
-from snapkv.cli.kit import Json, time_json
+from snapkv.cli.command_kit import Json, time_json
 from snapkv.clock import SystemClock
 from snapkv.times import LOGICAL_BITS
 

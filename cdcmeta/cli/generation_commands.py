@@ -18,7 +18,7 @@ import typer
 import snapkv
 from cdcmeta.cli.server_commands import JsonOption, NameOption, opened_store, time_meant
 from cdcmeta.errors import ExpiryIncompleteError, GenerationNotFoundError, InvalidArgumentError
-from snapkv.cli.kit import STORE_VARIABLE, App, Json, json_line, time_json
+from snapkv.cli.command_kit import STORE_VARIABLE, App, Json, json_line, time_json
 from snapkv.times import dated, duration_ms, revision_of
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs

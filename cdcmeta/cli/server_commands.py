@@ -17,7 +17,7 @@ import typer
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from snapkv import Hooks
-from snapkv.cli.kit import (
+from snapkv.cli.command_kit import (
     HOST,
     STORE_VARIABLE,
     AllowHostOption,

@@ -22,7 +22,7 @@ with extra("spark", "Spark"):
     from cdcmeta.spark.api import changes_as_of, register
     from cdcmeta.spark.feed_source import ChangesDataSource
     from cdcmeta.spark.stream_column import with_stream
-    from snapkv.spark.sources import SourceError
+    from snapkv.spark.source_kit import SourceError
 
 __all__ = [
     "ChangesDataSource",

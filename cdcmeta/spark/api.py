@@ -14,7 +14,7 @@ from cdcmeta.changes.sequence import Sequence
 from cdcmeta.spark.feed_options import is_time
 from cdcmeta.spark.feed_source import ChangesDataSource
 from snapkv import When
-from snapkv.spark.sources import (
+from snapkv.spark.source_kit import (
     SourceError,
     Times,
     absolute,

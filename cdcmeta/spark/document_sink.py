@@ -27,7 +27,7 @@ from cdcmeta.spark.feed_options import FORMAT, SEQUENCE, converted
 from cdcmeta.spark.feed_tasks import SCHEMA
 from snapkv import Absent, AtRevision, CommitTimeoutError, CommitTooLargeError, ConflictError
 from snapkv.model import Guard
-from snapkv.spark.sources import (
+from snapkv.spark.source_kit import (
     JSON,
     TRIES,
     Batch,

@@ -13,7 +13,7 @@ from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.errors import CDCMetaError, DatabaseNotFoundError, InvalidSequenceError
-from snapkv.spark.sources import (
+from snapkv.spark.source_kit import (
     SourceError,
     SourceOptions,
     canonical_names,

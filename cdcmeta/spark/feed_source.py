@@ -21,7 +21,7 @@ from cdcmeta.spark.feed_options import FORMAT, NOW, FeedOptions, parsed
 from cdcmeta.spark.feed_stream import FeedStream
 from cdcmeta.spark.feed_tasks import SCHEMA, Shape, cut, feed_of
 from snapkv.errors import another
-from snapkv.spark.sources import (
+from snapkv.spark.source_kit import (
     BACKWARDS,
     BatchReader,
     PinnedCommits,

@@ -15,7 +15,7 @@ from cdcmeta.errors import InvalidSequenceError
 from cdcmeta.spark import feed_options as codes
 from cdcmeta.spark.feed_options import FOR_BATCHES, FeedOptions
 from cdcmeta.spark.feed_tasks import Shape, cut, feed_of
-from snapkv.spark.sources import (
+from snapkv.spark.source_kit import (
     ANEW,
     Limit,
     Mark,

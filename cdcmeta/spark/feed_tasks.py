@@ -18,7 +18,7 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.spark.feed_options import FeedOptions, converted
 from snapkv import Snapshot
-from snapkv.spark.sources import (
+from snapkv.spark.source_kit import (
     Arrays,
     AskedColumns,
     KeyRange,

@@ -24,7 +24,7 @@ from cdcmeta.ui.svg import picture, shape, text
 from snapkv import SnapshotKV, When
 from snapkv.model import Version
 from snapkv.ui import Context, Page, Source
-from snapkv.ui.extending import Budget, Row, row, stored_versions_back, way_of
+from snapkv.ui.view_kit import Budget, Row, row, stored_versions_back, way_of
 
 # --- databases ---
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from snapkv.ui.extending import escaped
+from snapkv.ui.view_kit import escaped
 
 TEXT_CHARS_MAX = 200
 COLOURS = 8

@@ -11,7 +11,7 @@ from cdcmeta.scheduler.runtime import changefeed_records as records
 from snapkv import CompactedError, Entry, When
 from snapkv.model import Version
 from snapkv.ui import Source
-from snapkv.ui.extending import (
+from snapkv.ui.view_kit import (
     Budget,
     KeyEvent,
     KeyValue,

@@ -11,7 +11,7 @@ from snapkv.aio.runners import Runner
 from snapkv.aio.snapshot import Snapshot
 from snapkv.aio.watch import SharedWatch, Watch
 from snapkv.model import K, KeysAndValues, V
-from snapkv.reading.observed import Observed as SyncObserved
+from snapkv.reading.observed_prefix import Observed as SyncObserved
 from snapkv.reading.view import KeyspaceReads, View
 from snapkv.times import When
 

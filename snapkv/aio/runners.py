@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from snapkv.errors import NotSupportedError, StoreClosedError
 
 if TYPE_CHECKING:
-    from snapkv.base.loops import GreenletRuntime
+    from snapkv.base.greenlet_runtime import GreenletRuntime
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -35,7 +35,7 @@ from snapkv.reading.view import KeyspaceReads
 from snapkv.times import When
 
 if TYPE_CHECKING:
-    from snapkv.reading.observed import Observed
+    from snapkv.reading.observed_prefix import Observed
     from snapkv.reading.view import View
     from snapkv.reading.watches import Watch as SyncWatch
 

@@ -2,7 +2,7 @@
 
 The code of a store is written for threads. `snapkv.aio` runs the same code in an asyncio loop, each
 call in a greenlet of its own. There, a thread that waits would stop the whole loop. So whatever
-waits is made by `here()`: `ThreadRuntime` in a thread, a `LoopRuntime` (`loops.py` here) in a loop.
+waits is made by `here()`: `ThreadRuntime` in a thread, a `LoopRuntime` in an asyncio loop.
 
     self._turn = here().lock()
 

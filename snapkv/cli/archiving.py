@@ -10,7 +10,7 @@ import typer
 from snapkv.cli.commands import App
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.output import Output
+from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, seconds, takes
 from snapkv.cli.terminal import progress_bar, report, working
 from snapkv.clock import SystemClock

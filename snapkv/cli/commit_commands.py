@@ -15,7 +15,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted
 from snapkv.cli.moments import moment, settled, settled_span, since
-from snapkv.cli.output import COMMIT_HEADINGS, Output, who_and_why
+from snapkv.cli.record_output import COMMIT_HEADINGS, Output, who_and_why
 from snapkv.cli.store_options import (
     CountOption,
     OldestFirst,
@@ -32,7 +32,7 @@ from snapkv.errors import CompactedError
 from snapkv.model import Commit, Difference, Version
 from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as logged
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, dated, format_time, revision_of
 

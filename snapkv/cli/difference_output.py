@@ -24,7 +24,7 @@ from snapkv.cli.formats import (
     tree_json,
     value_json,
 )
-from snapkv.cli.output import Output
+from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import grouped
 from snapkv.cli.terminal import Part, report, report_warning, write_line
 from snapkv.errors import InvalidOptionError

@@ -12,7 +12,7 @@ import typer
 from snapkv.base.text import LongerNames
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
-from snapkv.cli.output import Output
+from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import (
     StoreOptions,
     YesOption,

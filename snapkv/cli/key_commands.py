@@ -24,7 +24,7 @@ from snapkv.cli.formats import (
     version_json,
 )
 from snapkv.cli.moments import moment, settled, settled_span, since, up_to
-from snapkv.cli.output import Output, who_and_why
+from snapkv.cli.record_output import Output, who_and_why
 from snapkv.cli.store_options import (
     ONE_SLOT,
     AtOption,
@@ -43,7 +43,7 @@ from snapkv.copying.store_target import with_long_keys
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Commit, Difference, Entry, Version
 from snapkv.reading.history import bounds as history_bounds
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.snapshot import Snapshot
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed

@@ -8,7 +8,7 @@ from snapkv.cli.terminal import report
 from snapkv.clock import SystemClock
 from snapkv.layout import CREATION_ORDINAL
 from snapkv.model import Version
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import Timeline
 from snapkv.times import TypedTime, When, format_time, revision_of, understood

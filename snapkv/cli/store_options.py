@@ -14,8 +14,8 @@ import typer
 
 from snapkv.base.files import check_mode
 from snapkv.cli.exits import CommandError
-from snapkv.cli.output import FORMATS, Output
 from snapkv.cli.pager import paged
+from snapkv.cli.record_output import FORMATS, Output
 from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
 from snapkv.location import DEFAULT_NAME, Location

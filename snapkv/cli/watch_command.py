@@ -14,7 +14,7 @@ import typer
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
 from snapkv.cli.moments import settled, since
-from snapkv.cli.output import COMMIT_HEADINGS, Output
+from snapkv.cli.record_output import COMMIT_HEADINGS, Output
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
@@ -27,7 +27,7 @@ from snapkv.cli.terminal import Part
 from snapkv.errors import CompactedError, HistoryGapError
 from snapkv.model import Change, Changes, Difference
 from snapkv.reading.log import values_before
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 
 WatchSinceOption = Annotated[

@@ -14,7 +14,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.output import Output
+from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, YesOption, takes
 from snapkv.cli.terminal import (
     confirm_found,

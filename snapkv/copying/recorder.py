@@ -34,10 +34,10 @@ from snapkv.layout import FIRST_KEY, Layout, prefix_end, raw_key
 from snapkv.location import COMMON_OPTIONS, open_engine
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
-from snapkv.store.core import Core
 from snapkv.store.open import open as open_store
 from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
 from snapkv.store.store import SnapshotKV
+from snapkv.store.store_writer import Core
 
 RETRY_S = 1.0
 REPORT_S = 1.0

@@ -56,7 +56,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import CREATION_ORDINAL, SourceId, StampRecord, source_key, stamp_of
 from snapkv.model import Held
-from snapkv.store.core import Core
+from snapkv.store.store_writer import Core
 
 SEND_S = 10.0
 """How long it may take until one more commit is made, retries included."""

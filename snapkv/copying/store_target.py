@@ -28,8 +28,8 @@ from snapkv.errors import (
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
 from snapkv.reading.view import KeyspaceReads
-from snapkv.store.core import Core
 from snapkv.store.store import SnapshotKV
+from snapkv.store.store_writer import Core
 from snapkv.times import end_of_ms
 
 BEFORE_MARK = 1 << 17

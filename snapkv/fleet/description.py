@@ -23,7 +23,7 @@ from snapkv.base.arguments import check_known, check_text, wrong_type
 from snapkv.base.files import FilePath, checked_path, typed_errors
 from snapkv.errors import InvalidFileError, InvalidOptionError, SnapKVError
 from snapkv.fleet.member import OBJECT_STORES, Member, archive_url, member_of
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 
 FILE_KEYS = ("archives", "defaults", "members", "storage")

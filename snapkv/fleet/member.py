@@ -12,7 +12,7 @@ from snapkv.base.arguments import check_text, wrong_type
 from snapkv.errors import NAMED_MAX, InvalidOptionError, InvalidTypeError, SnapKVError
 from snapkv.layout import Layout, raw_key
 from snapkv.location import DEFAULT_NAME, Location, check_engine
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.times import TIMESTAMP_MAX, When, dated, is_likely, is_number, pack, resolve, unlikely
 

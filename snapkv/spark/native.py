@@ -23,7 +23,7 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.tables import first_known
 from snapkv.spark import errors
 from snapkv.spark.errors import coded
-from snapkv.spark.pinned import PinnedCommits, moment_of, present_in, range_of
+from snapkv.spark.pinned_commits import PinnedCommits, moment_of, present_in, range_of
 from snapkv.spark.read_options import ReadOptions, span_of
 from snapkv.spark.schema import schema_of
 from snapkv.spark.value_formats import BYTES, FORMATS, MODES, PERMISSIVE, UTF8

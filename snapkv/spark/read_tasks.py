@@ -28,7 +28,7 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.tables import CommitTimes
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.pinned import (
+from snapkv.spark.pinned_commits import (
     PinnedCommits,
     Present,
     mark_at,

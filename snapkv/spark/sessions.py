@@ -25,7 +25,7 @@ from snapkv.clock import SystemClock
 from snapkv.errors import InvalidTimeError
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.spark.pinned import Present
+from snapkv.spark.pinned_commits import Present
 from snapkv.spark.read_options import CHANGES, COMMITS, FORMAT, KNOWN, LATEST, SNAPSHOT, ReadOptions
 from snapkv.spark.timing import exact, naive_of, timestamp_of, zone_of
 from snapkv.times import TIMESTAMP_MAX, When, revision_of

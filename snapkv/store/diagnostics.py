@@ -21,7 +21,7 @@ from snapkv.layout import Mark, prefix_end
 from snapkv.reading.deadline import within
 from snapkv.reading.metered import Lookups
 from snapkv.reading.watches import StoreWatch
-from snapkv.store.core import Core
+from snapkv.store.store_writer import Core
 from snapkv.times import physical_ms
 
 

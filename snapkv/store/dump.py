@@ -32,7 +32,7 @@ from snapkv.errors import (
 from snapkv.layout import Keyspace, prefix_end, space_name
 from snapkv.model import Commit, HeadAt, Ops, SpaceOps
 from snapkv.reading.snapshot import StateReads
-from snapkv.store.core import Core
+from snapkv.store.store_writer import Core
 from snapkv.times import When
 
 MAGIC = "snapkv-dump"

@@ -43,10 +43,10 @@ from snapkv.model import K, V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.metered import Meter
-from snapkv.reading.observed import Observed, Observer
+from snapkv.reading.observed_prefix import Observed, Observer
 from snapkv.reading.reader import Reader
-from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
+from snapkv.store.store_writer import Core, check_timeout
 from snapkv.timeline import RING_SLOTS, Timeline
 from snapkv.times import duration_ms
 

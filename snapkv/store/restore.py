@@ -21,7 +21,7 @@ from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.view import View
-from snapkv.store.core import Core
+from snapkv.store.store_writer import Core
 from snapkv.times import When, dated, format_time
 
 TRIES = 8

@@ -22,7 +22,6 @@ from snapkv.model import Build, Commit, Compaction, Guard, Ops, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds
 from snapkv.store import dump as _dump
-from snapkv.store.core import Core
 from snapkv.store.diagnostics import (
     HEALTH_TIMEOUT_S,
     CheckReport,
@@ -34,6 +33,7 @@ from snapkv.store.diagnostics import (
 )
 from snapkv.store.recorder_watermarks import Watermark, forget, watermarks
 from snapkv.store.restore import restored
+from snapkv.store.store_writer import Core
 from snapkv.store.writes import Addition, KeyspaceWrites, Space, building, names
 from snapkv.times import When, check_timestamp, format_time
 

@@ -25,7 +25,7 @@ from snapkv.model import (
 from snapkv.reading.deadline import TimeLeft
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
-from snapkv.store.core import Core
+from snapkv.store.store_writer import Core
 
 TRIES = 64
 WAIT_S_MIN, WAIT_S_MAX = 0.001, 0.25

@@ -18,7 +18,7 @@ from snapkv.layout import Keyspace, prefix_end, space_name, stored_space_name
 from snapkv.model import Build, Commit, Guard, K, Ops, Scalar, SpaceOps, Stamp, Updated, V
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
-from snapkv.store.core import Core
+from snapkv.store.store_writer import Core
 from snapkv.store.updating import TRIES, KeyUpdate, Trying
 from snapkv.times import When
 

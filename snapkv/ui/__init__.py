@@ -24,7 +24,7 @@ with extra("ui", "the page"):
     from snapkv.ui.extra_views import ExtraViews, Link
     from snapkv.ui.fleet.site import FleetSite
     from snapkv.ui.page_source import Source
-    from snapkv.ui.rendered import Rendering
+    from snapkv.ui.rendered_values import Rendering
     from snapkv.ui.store_views import Page
 
 __all__ = [

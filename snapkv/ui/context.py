@@ -14,7 +14,7 @@ from snapkv.ui.extra_views import ExtraViews, PresentLinks, Remembered, installe
 from snapkv.ui.live_commits import LiveCommits
 from snapkv.ui.page_source import Budget, Source, SourceHealth, health
 from snapkv.ui.page_text import axis_time_html, time_html
-from snapkv.ui.rendered import Rendering
+from snapkv.ui.rendered_values import Rendering
 from snapkv.ui.restore_preview import Restores
 from snapkv.ui.time_bar import ALL, BUCKETS_MAX, Bar, bar, span_of
 from snapkv.ui.url_state import TIMES, State

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark, prefix_end
-from snapkv.reading.observed import Observed
+from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from snapkv import errors
 from snapkv._version import __version__
 from snapkv.times import format_time, physical_ms
-from snapkv.ui import page_text, rendered
+from snapkv.ui import page_text, rendered_values
 from snapkv.ui.context import Context
 from snapkv.ui.extra_views import ExtraViews
 from snapkv.ui.fleet.site import FleetContext, FleetSite
@@ -83,7 +83,7 @@ def templates(*extra: ExtraViews) -> Environment:
     }
     made.globals |= {
         "version": __version__,
-        "fragment": rendered.fragment,
+        "fragment": rendered_values.fragment,
         "presets": PRESETS,
         "format_time": format_time,
         "physical_ms": physical_ms,

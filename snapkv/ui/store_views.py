@@ -10,7 +10,7 @@ from snapkv.errors import CompactedError, InvalidOptionError, KeyNotFoundError
 from snapkv.layout import Mark
 from snapkv.model import Version
 from snapkv.times import When, revision_of
-from snapkv.ui import rendered
+from snapkv.ui import rendered_values
 from snapkv.ui.commit_list import STEPS_MAX, CommitSummary, commit_at, steps_back, steps_on
 from snapkv.ui.context import Context
 from snapkv.ui.extra_views import ExtraViews
@@ -110,7 +110,7 @@ def prefix_words(c: Context | FleetContext) -> list[str]:
 
 def way_of(c: Context | FleetContext) -> str:
     """Return how differences are shown."""
-    return c.state.choice("show", *rendered.WAYS)
+    return c.state.choice("show", *rendered_values.WAYS)
 
 
 def open_keys(c: Context, rows: list[Row]) -> set[str]:
@@ -227,7 +227,7 @@ def key(c: Context) -> Page:
             if c.state.has("a") or c.state.has("b"):
                 raise
             before = None
-    blamed, line = list[rendered.Blamed](), None
+    blamed, line = list[rendered_values.Blamed](), None
     if show == "blame" and not c.source.hides(name):
         found = with_bytes(found, BLAMED_VERSIONS_BYTES_MAX)
         blamed, line = blamed_lines(c, found.versions)
@@ -255,12 +255,14 @@ def key(c: Context) -> Page:
     }[show]
     if show == "history" and (c.state.has("a") or c.state.has("b")):
         words = ["diff", data.before, data.after, "--prefix", name]
-    too_large = (data.size or 0) > rendered.BLAMED_BYTES_MAX
+    too_large = (data.size or 0) > rendered_values.BLAMED_BYTES_MAX
     more = {"tab": show, "way": way_of(c), "blamed": blamed, "too_large": too_large}
     return Page("key.html", name, data, more, c.source.command(*words))
 
 
-def blamed_lines(c: Context, found: list[Version]) -> tuple[list[rendered.Blamed], int | None]:
+def blamed_lines(
+    c: Context, found: list[Version]
+) -> tuple[list[rendered_values.Blamed], int | None]:
     """Return a page of the lines of blame, and the number of the line that begins the next one."""
     blamed = c.rendering.blamed(found)
     start = c.state.number("line", 1, len(blamed) or 1) - 1
@@ -268,7 +270,7 @@ def blamed_lines(c: Context, found: list[Version]) -> tuple[list[rendered.Blamed
     return blamed[start:end], end + 1 if end < len(blamed) else None
 
 
-def owed(each: rendered.Blamed) -> Owed:
+def owed(each: rendered_values.Blamed) -> Owed:
     """Return a path or a line without the value of its version."""
     version = each.version
     return Owed(each.place, each.text, version.revision, version.ts, version.writer, version.note)

@@ -68,7 +68,7 @@ def test_a_missing_greenlet_names_the_extra(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "greenlet", None)
-    monkeypatch.delitem(sys.modules, "snapkv.base.loops", raising=False)
+    monkeypatch.delitem(sys.modules, "snapkv.base.greenlet_runtime", raising=False)
 
     async def main():
         await snapkv.aio.open("etcd://127.0.0.1:1")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import snapkv
-from snapkv.engine.etcd.connection import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterConnection
 
 pytestmark = pytest.mark.parametrize("place", ["etcd"], indirect=True)
 

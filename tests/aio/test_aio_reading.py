@@ -11,7 +11,7 @@ import pytest
 
 import snapkv
 from snapkv import codecs
-from snapkv.base.loops import GreenletRuntime
+from snapkv.base.greenlet_runtime import GreenletRuntime
 
 PUTS = {f"a/{n:02}": b"%d" % n for n in range(40)} | {"b/1": b"x"}
 

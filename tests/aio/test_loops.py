@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from snapkv.base.concurrency import THREADS, here
-from snapkv.base.loops import GreenletRuntime
+from snapkv.base.greenlet_runtime import GreenletRuntime
 from snapkv.base.waiting import bounded, monotonic, no_later_than
 
 WAIT_S = 10.0

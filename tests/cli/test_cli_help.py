@@ -12,7 +12,7 @@ import cdcmeta.cli
 import snapkv
 from snapkv.cli import app, terminal
 from snapkv.cli.commands import OTHER_WORDS
-from snapkv.engine.etcd import connection
+from snapkv.engine.etcd import cluster_client
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_a_store_that_does_not_answer_is_waited_for_aloud(
     assert answer.code == 2  # a bad URL is told at once, and not waited for
     assert "waiting" not in answer.err
     monkeypatch.setattr(terminal, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(cluster_client, "READ_TIMEOUT_S", 1.0)
     answer = cli("--store", "etcd://127.0.0.1:1", "ls")
     assert answer.code == 7
     first, last = answer.err.splitlines()

@@ -25,8 +25,8 @@ IMPATIENT = [
     *(sys.executable, "-c"),
     "import functools, sys\n"
     "from snapkv.cli import __main__ as program, store_options\n"
-    "from snapkv.engine.etcd import connection\n"
-    "connection.READ_TIMEOUT_S = 1.0\n"
+    "from snapkv.engine.etcd import cluster_client\n"
+    "cluster_client.READ_TIMEOUT_S = 1.0\n"
     "store_options.open_store = functools.partial(store_options.open_store, commit_timeout=1.0)\n"
     "sys.exit(program.main())",
 ]

@@ -16,11 +16,11 @@ from etcd_server import WAIT_S, EtcdCluster, EtcdServer, eventually
 from etcd_writers import ProcessWriter, ThreadWriter
 
 import snapkv
-import snapkv.engine.etcd.connection
+import snapkv.engine.etcd.cluster_client
 from snapkv import Absent, ConflictError
 from snapkv.engine.contract import Range
 from snapkv.engine.etcd import open_etcd
-from snapkv.engine.etcd.connection import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterConnection
 from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import FutureRevisionError
 from snapkv.layout import Layout
@@ -49,7 +49,7 @@ def cluster(nodes: EtcdCluster) -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapkv.engine.etcd.connection, "TRY_S", CLOSE_S)
+    monkeypatch.setattr(snapkv.engine.etcd.cluster_client, "TRY_S", CLOSE_S)
 
 
 def url_from(cluster: EtcdCluster, first: EtcdServer) -> str:

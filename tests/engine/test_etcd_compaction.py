@@ -12,10 +12,10 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.engine.etcd.connection import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterConnection
 from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreClosedError
-from snapkv.store.core import RETAIN_S
+from snapkv.store.store_writer import RETAIN_S
 
 pytestmark = pytest.mark.slow
 

@@ -267,7 +267,7 @@ def test_an_iterator_is_bounded_while_it_is_waited_for(etcd: EtcdServer) -> None
 def test_without_a_timeout_a_request_has_a_bound_all_the_same(
     etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snapkv.engine.etcd.connection.READ_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr("snapkv.engine.etcd.cluster_client.READ_TIMEOUT_S", TIMEOUT_S)
     with snapkv.open(etcd.url) as store:
         store.save("a", b"1")
         with hanging(etcd), within(TIMEOUT_S), pytest.raises(EngineUnavailableError) as caught:

@@ -16,7 +16,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 import snapkv
 from snapkv.engine.contract import OutcomeUnknown, Range, Refused
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.engine.etcd.connection import TRY_S
+from snapkv.engine.etcd.cluster_client import TRY_S
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
 pytestmark = pytest.mark.slow
@@ -149,7 +149,7 @@ def test_all_endpoints_dead(proxy: EtcdProxy, second: EtcdProxy) -> None:
 
 
 def test_open_says_that_nobody_is_there(proxy: EtcdProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("snapkv.engine.etcd.connection.READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("snapkv.engine.etcd.cluster_client.READ_TIMEOUT_S", 0.5)
     proxy.refuse()
     with within(0.5), pytest.raises(EngineUnavailableError, match=proxy.endpoint):
         snapkv.open(proxy.url)

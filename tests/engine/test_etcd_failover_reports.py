@@ -10,7 +10,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 from store.noting import Noting
 
 import snapkv
-from snapkv.engine.etcd import connection as failover
+from snapkv.engine.etcd import cluster_client as failover
 from snapkv.hooks import FailoverEvent
 
 pytestmark = pytest.mark.slow

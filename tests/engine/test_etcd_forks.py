@@ -194,8 +194,8 @@ use("parent")
 store.close()
 """
     calls = """
-from snapkv.engine.etcd import connection, grpc_client as rpc
-connection.TRY_S = 1.0  # a fork waits until the attempts of the calls are over
+from snapkv.engine.etcd import cluster_client, grpc_client as rpc
+cluster_client.TRY_S = 1.0  # a fork waits until the attempts of the calls are over
 def calls_inside():
     return rpc._calls._inside
 """

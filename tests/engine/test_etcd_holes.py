@@ -12,7 +12,7 @@ import pytest
 from etcd_protocol import CLOSE_S, COMMIT, FENCE, GIVES_UP_S, Caller, Two
 from etcd_server import EtcdProxy
 
-import snapkv.engine.etcd.connection
+import snapkv.engine.etcd.cluster_client
 import snapkv.engine.etcd.grpc_client
 from snapkv import (
     Absent,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make one endpoint answer in a fraction of a second, or be given up."""
-    monkeypatch.setattr(snapkv.engine.etcd.connection, "TRY_S", CLOSE_S)
+    monkeypatch.setattr(snapkv.engine.etcd.cluster_client, "TRY_S", CLOSE_S)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from etcd_protocol import CLOSE_S, Caller, Two
 from etcd_server import EtcdProxy
 
-import snapkv.engine.etcd.connection
+import snapkv.engine.etcd.cluster_client
 from snapkv import Absent, CommitUnknownError
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapkv.engine.etcd.connection, "TRY_S", CLOSE_S)
+    monkeypatch.setattr(snapkv.engine.etcd.cluster_client, "TRY_S", CLOSE_S)
 
 
 @pytest.fixture

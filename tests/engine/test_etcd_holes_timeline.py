@@ -14,7 +14,7 @@ from etcd_raw import RawClient
 from etcd_server import EtcdProxy, eventually
 
 from snapkv import CompactedError, SnapshotKV
-from snapkv.engine.etcd.connection import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterConnection
 from snapkv.errors import NotObservedError
 from snapkv.layout import Mark
 from snapkv.store.open import observe

@@ -12,7 +12,7 @@ import pytest
 from etcd_protocol import CLOSE_S, FENCE, TS_KEY, Caller, Two
 from etcd_server import EtcdProxy
 
-import snapkv.engine.etcd.connection
+import snapkv.engine.etcd.cluster_client
 from snapkv import Absent, AtRevision
 from snapkv.errors import StoreRecreatedError
 from snapkv.times import physical_ms
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapkv.engine.etcd.connection, "TRY_S", CLOSE_S)
+    monkeypatch.setattr(snapkv.engine.etcd.cluster_client, "TRY_S", CLOSE_S)
 
 
 @pytest.fixture

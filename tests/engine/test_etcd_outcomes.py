@@ -18,7 +18,7 @@ import pytest
 from etcd_protocol import CLOSE_S, COMMIT, FENCE, GIVES_UP_S, Caller, Two
 from etcd_server import WAIT_S, EtcdProxy, EtcdServer, eventually
 
-import snapkv.engine.etcd.connection
+import snapkv.engine.etcd.cluster_client
 from snapkv import (
     Absent,
     CommitTimeoutError,
@@ -55,7 +55,7 @@ def resolve_elsewhere(two: Two, error: CommitUnknownError) -> Any:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapkv.engine.etcd.connection, "TRY_S", CLOSE_S)
+    monkeypatch.setattr(snapkv.engine.etcd.cluster_client, "TRY_S", CLOSE_S)
 
 
 @pytest.fixture

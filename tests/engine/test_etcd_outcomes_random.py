@@ -21,7 +21,7 @@ from etcd_server.faults import Hold
 from sampling import SOAK
 
 import snapkv
-import snapkv.engine.etcd.connection
+import snapkv.engine.etcd.cluster_client
 from snapkv import (
     Absent,
     AtRevision,
@@ -171,7 +171,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapkv.engine.etcd.connection, "TRY_S", TRY_S)
+    monkeypatch.setattr(snapkv.engine.etcd.cluster_client, "TRY_S", TRY_S)
 
 
 @pytest.fixture

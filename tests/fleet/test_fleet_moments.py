@@ -17,7 +17,7 @@ from snapkv.errors import (
     InvalidTypeError,
     SnapKVError,
 )
-from snapkv.reading.observed import Ticks
+from snapkv.reading.observed_prefix import Ticks
 from snapkv.times import end_of_ms, format_time
 
 from .histories import PREFIX, PREFIXES, Writing, own, state

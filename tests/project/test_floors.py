@@ -49,10 +49,10 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 PUBLIC = """snapkv snapkv.clock snapkv.errors snapkv.metrics snapkv.model snapkv.times snapkv.tuples
     snapkv.base.extras snapkv.base.waiting snapkv.web"""
 DOORS = {
-    "cdcmeta.cli": "cli.kit",
-    "cdcmeta.scheduler.executors": "copying.archive_target copying.toolkit",
-    "cdcmeta.spark": "spark.sources",
-    "cdcmeta.ui": "ui ui.extending",
+    "cdcmeta.cli": "cli.command_kit",
+    "cdcmeta.scheduler.executors": "copying.archive_target copying.copying_kit",
+    "cdcmeta.spark": "spark.source_kit",
+    "cdcmeta.ui": "ui ui.view_kit",
 }
 
 # What docs/architecture.md says of rooms: they do not import these, but for the modules named.
@@ -95,7 +95,7 @@ CLIENTS = {
     },
     "google": {"snapkv.engine.etcd", "snapkv.rendering.kubernetes"},
     "yaml": {"snapkv.cli.formats", "snapkv.rendering.yaml_text"},
-    "greenlet": {"snapkv.base.loops"},
+    "greenlet": {"snapkv.base.greenlet_runtime"},
     "grpc": {
         "snapkv.engine.etcd.aio_client",
         "snapkv.engine.etcd.grpc_client",

@@ -5,7 +5,7 @@ from store.engines import ENGINES, Place, write_raw
 from store.observed import WAIT_S, Cluster, drained, hold, listed, values
 from store.wrapping import Wrapped
 
-import snapkv.reading.observed
+import snapkv.reading.observed_prefix
 import snapkv.store.open
 from snapkv import CompactedError
 from snapkv.engine.contract import Delete, Put
@@ -87,7 +87,7 @@ def test_a_tick_waits_for_the_word_that_nothing_else_comes_before_it(late):
     tick = cluster.tick()
     assert values(all_at_once(watch)) == [(tick.ts, [("/r/a", b"1")])]
     assert engine.waits, "it waited for progress although the timeout was 0"
-    assert max(engine.waits) <= snapkv.reading.observed.PROGRESS_WAIT_S
+    assert max(engine.waits) <= snapkv.reading.observed_prefix.PROGRESS_WAIT_S
 
 
 def test_an_event_beyond_the_tick_is_word_enough(late):
@@ -104,7 +104,7 @@ def test_an_event_beyond_the_tick_is_word_enough(late):
 
 @pytest.mark.parametrize("held", [b"/r/", b"default/sys/ts"])
 def test_what_comes_late_keeps_the_rest_waiting(late, held, monkeypatch):
-    monkeypatch.setattr(snapkv.reading.observed, "PROGRESS_WAIT_S", 0.01)
+    monkeypatch.setattr(snapkv.reading.observed_prefix, "PROGRESS_WAIT_S", 0.01)
     cluster, engine, watch = late
     engine.hold = held
     cluster.write(a=b"1")

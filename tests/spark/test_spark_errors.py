@@ -15,7 +15,7 @@ from store.engines import write_raw
 import snapkv
 from snapkv import ManualClock
 from snapkv.engine.contract import Delete, Put
-from snapkv.engine.etcd import connection
+from snapkv.engine.etcd import cluster_client
 from snapkv.spark import errors, read_tasks
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
@@ -61,7 +61,7 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
     store.space("bytes").commit(puts={b"\xff": b""})
     clock.advance(RETAINED_MS)
     store.compact(stamps[1].ts)
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(cluster_client, "READ_TIMEOUT_S", 0.2)
     other = place.url + "-other"
     with snapkv.open(other) as damaged:
         write_raw(damaged.reader.engine, Put(b"default/sys/format", b"nonsense"))

@@ -16,7 +16,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.store import updating
-from snapkv.store.core import KeyLocks
+from snapkv.store.store_writer import KeyLocks
 
 from .wrapping import Wrapped, wrap_engines
 

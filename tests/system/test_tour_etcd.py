@@ -6,7 +6,7 @@ import pytest
 from etcd_server import EtcdServer
 
 import snapkv
-from snapkv.engine.etcd import connection
+from snapkv.engine.etcd import cluster_client
 from system.test_tour_history import check_every_commit
 from system.tour_clones import Repo, Run
 
@@ -80,7 +80,7 @@ def test_a_commit_too_large_for_the_server(simple: Repo, run: Run, etcd: EtcdSer
 def test_nobody_there(
     simple: Repo, run: Run, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(cluster_client, "READ_TIMEOUT_S", 1.0)
     etcd.stop()
     ran = run("tour", simple.path, "--store", etcd.url)
     assert (ran.code, ran.out.count("\n"), ran.err.count("\n")) == (7, 1, 1)

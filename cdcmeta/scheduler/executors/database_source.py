@@ -32,7 +32,7 @@ from cdcmeta.changes.sequence import START
 from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
 from cdcmeta.scheduler.executors.contracts import Part, TableSource, WatchFeed
 from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV
-from snapkv.copying.toolkit import Keyspace, View
+from snapkv.copying.copying_kit import Keyspace, View
 
 PAGE_DOCS = 100
 Superseded: TypeAlias = Mapping[str, frozenset[Revision]]

@@ -34,7 +34,7 @@ from cdcmeta.scheduler.executors.contracts import TableSink, TableWriter, fenced
 from cdcmeta.scheduler.executors.json_lines_sink import SUFFIX, file_name
 from snapkv import Change, Changes, Commit, SnapshotKV
 from snapkv.base.waiting import monotonic, pause
-from snapkv.copying.toolkit import (
+from snapkv.copying.copying_kit import (
     CREATION_ORDINAL,
     Compare,
     Compared,

@@ -11,7 +11,7 @@ import typer
 
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import counted, time_text
-from snapkv.cli.output import Output
+from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import grouped, inherited, seconds, warnings_shown
 from snapkv.cli.terminal import patience, report, report_warning
 from snapkv.clock import HybridClock, SystemClock

@@ -35,7 +35,7 @@ from snapkv.cli.key_commands import (
     write_versions,
 )
 from snapkv.cli.moments import moment, since
-from snapkv.cli.output import Output
+from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import (
     AtOption,
     KeyArgument,

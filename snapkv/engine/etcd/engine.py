@@ -40,7 +40,7 @@ from snapkv.engine.contract import (
 )
 from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, ClusterConnection, OnFailover
+from snapkv.engine.etcd.cluster_client import READ_TIMEOUT_S, TRY_S, ClusterConnection, OnFailover
 from snapkv.engine.etcd.endpoint import AnyStream, Endpoint, endpoints_of, warn_of_plain_password
 from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
 from snapkv.engine.etcd.grpc_client import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from snapkv.base.arguments import check_int
-from snapkv.engine.etcd.connection import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterConnection
 from snapkv.engine.etcd.endpoint import Endpoint, warn_of_plain_password
 from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine
 from snapkv.engine.etcd.grpc_client import Channel

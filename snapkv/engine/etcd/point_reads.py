@@ -8,7 +8,7 @@ from functools import partial
 from snapkv.base.concurrency import here
 from snapkv.base.waiting import bounded, monotonic, no_later_than
 from snapkv.engine.contract import GetResult, Range, ReadResult
-from snapkv.engine.etcd.connection import READ_TIMEOUT_S
+from snapkv.engine.etcd.cluster_client import READ_TIMEOUT_S
 from snapkv.errors import SnapKVError
 
 ALONE_MAX = 8

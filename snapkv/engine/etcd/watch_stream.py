@@ -15,8 +15,8 @@ from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import KeyEvent, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd.cluster_client import ClusterConnection, OpenWatch
 from snapkv.engine.etcd.codec import event_of
-from snapkv.engine.etcd.connection import ClusterConnection, OpenWatch
 from snapkv.engine.etcd.error_texts import DENIED
 from snapkv.engine.etcd.grpc_client import TOO_LARGE, CallFailed, ended_watch
 from snapkv.errors import (

@@ -23,7 +23,7 @@ from snapkv.ui.context import BUDGET_S, Membership, Site, word_of
 from snapkv.ui.extra_views import ExtraViews, installed
 from snapkv.ui.page_source import Budget, Source, typed
 from snapkv.ui.page_text import time_html
-from snapkv.ui.rendered import Rendering
+from snapkv.ui.rendered_values import Rendering
 from snapkv.ui.time_bar import ALL, span_until
 from snapkv.ui.url_state import State
 

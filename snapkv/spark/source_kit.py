@@ -26,7 +26,7 @@ from snapkv.spark.micro_batches import (
     checking,
     store_and_mark,
 )
-from snapkv.spark.pinned import (
+from snapkv.spark.pinned_commits import (
     BACKWARDS,
     PinnedCommits,
     Present,
