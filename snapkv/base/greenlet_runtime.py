@@ -1,8 +1,8 @@
-"""Runs the code of a store, which is written for threads, in an asyncio loop.
+"""The runtime that runs code written for threads in an asyncio loop, each call in a greenlet.
 
-Each call runs in a greenlet, a stack of its own. Where it would wait, it switches to the coroutine
-that runs it, which awaits instead; then the call goes on where it was. All of this happens in the
-thread of the loop, so between two waits no other call runs. SQLAlchemy's asyncio extension works
+A greenlet is a stack of its own. Where a call of a store would wait, it switches to the coroutine
+that runs it, which awaits instead; then the call continues. All of this happens in the thread of
+the loop, so between two waits no other call runs. SQLAlchemy's asyncio extension works
 the same way.
 
 For example, `await runtime.run(store.load, "a")` on etcd:

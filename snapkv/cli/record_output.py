@@ -1,4 +1,4 @@
-"""The answer of a command: its records as text, as a table, as JSON or as YAML."""
+"""The records that a command prints: as text, as a table, as JSON or as YAML."""
 
 from __future__ import annotations
 

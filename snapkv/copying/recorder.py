@@ -37,7 +37,7 @@ from snapkv.reading.deadline import check_wait
 from snapkv.store.open import open as open_store
 from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
 from snapkv.store.store import SnapshotKV
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 
 RETRY_S = 1.0
 REPORT_S = 1.0
@@ -366,7 +366,7 @@ def _archive(options: RecordOptions) -> RecordTarget:
     return ArchiveTarget(open_files(options.archive, options.storage))
 
 
-def guard_of(core: Core, held: Held) -> Compare:
+def guard_of(core: StoreWriter, held: Held) -> Compare:
     """Return the comparison that proves a leadership."""
     return Compare(core.layout.live.encode(held.key), Compared.CREATE, "=", held.revision)
 

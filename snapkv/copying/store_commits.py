@@ -56,7 +56,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import CREATION_ORDINAL, SourceId, StampRecord, source_key, stamp_of
 from snapkv.model import Held
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 
 SEND_S = 10.0
 """How long it may take until one more commit is made, retries included."""
@@ -116,7 +116,7 @@ class StoreCommits:
     `pending` the bytes that are not durable yet.
     """
 
-    def __init__(self, core: Core, guard: Held) -> None:
+    def __init__(self, core: StoreWriter, guard: Held) -> None:
         self._core, self._engine, self._layout = core, core.engine, core.layout
         self._guard = Compare(
             core.layout.live.encode(guard.key), Target.CREATE, "=", guard.revision

@@ -29,7 +29,7 @@ from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefi
 from snapkv.model import Held
 from snapkv.reading.view import KeyspaceReads
 from snapkv.store.store import SnapshotKV
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 from snapkv.times import end_of_ms
 
 BEFORE_MARK = 1 << 17
@@ -41,7 +41,7 @@ class StoreTarget(RecordTarget):
 
     is_full = False
 
-    def __init__(self, core: Core, guard: Held) -> None:
+    def __init__(self, core: StoreWriter, guard: Held) -> None:
         self._core, self._engine, self._layout = core, core.engine, core.layout
         self._commits = StoreCommits(core, guard)
         self._long_keys = LongKeys(core.layout)

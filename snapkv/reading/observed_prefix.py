@@ -1,4 +1,4 @@
-"""Observing: read-only time travel over keys that other programs write into the same engine."""
+"""Observed prefixes: read-only time travel over keys that other programs write."""
 
 from __future__ import annotations
 

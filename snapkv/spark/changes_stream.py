@@ -21,7 +21,8 @@ from snapkv.reading.reader import Reader
 from snapkv.spark import errors, micro_batches
 from snapkv.spark.errors import SourceError
 from snapkv.spark.micro_batches import ChangesOffset, Limit, MicroBatches, Size, earlier, moment
-from snapkv.spark.pinned_commits import PinnedCommits, Present, low_of, present_in, verified_reader
+from snapkv.spark.pinned_commits import PinnedCommits, Present, low_of, present_in
+from snapkv.spark.process_readers import verified_reader
 from snapkv.spark.read_options import LATEST, ReadOptions, span_of
 from snapkv.spark.read_tasks import InitialTask, Task, changes_tasks, cut_keys
 from snapkv.spark.schema import FrameSchema

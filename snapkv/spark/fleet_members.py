@@ -25,7 +25,8 @@ from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded, of_member
-from snapkv.spark.pinned_commits import BACKWARDS, RESTORED, PinnedCommits, Present, holds, range_of
+from snapkv.spark.pinned_commits import BACKWARDS, PinnedCommits, Present, range_of
+from snapkv.spark.process_readers import RESTORED, holds
 from snapkv.spark.read_options import HISTORY, SNAPSHOT, ReadOptions, behind_of
 from snapkv.spark.read_tasks import AskedColumns, BatchSchema, Task, plan
 from snapkv.spark.schema import MEMBER

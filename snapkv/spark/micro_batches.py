@@ -23,9 +23,10 @@ from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.pinned_commits import RESTORED, PinnedCommits, holds, verified_reader
+from snapkv.spark.pinned_commits import PinnedCommits
+from snapkv.spark.process_readers import RESTORED, holds, own_reader, verified_reader
 from snapkv.spark.read_tasks import BatchSchema, Task
-from snapkv.spark.source_options import SourceOptions, check_none_of, own_reader
+from snapkv.spark.source_options import SourceOptions, check_none_of
 from snapkv.times import physical_ms
 
 VERSION = 1

@@ -1,4 +1,4 @@
-"""Moments and ranges of commits, pinned on the driver and verified by every worker."""
+"""Moments and ranges of commits that the driver pins."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from snapkv.clock import MAX_CLOCK_SKEW_S
-from snapkv.engine.contract import Range, RangeResult
+from snapkv.engine.contract import Range
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.layout import Mark
-from snapkv.location import Location
 from snapkv.reading.change_replay import first_after
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import state_bounds
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.process_readers import mark_in
 from snapkv.spark.read_options import COMMITS, LATEST, ReadOptions
-from snapkv.spark.source_options import SourceOptions, forget, own_reader
+from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.timing import is_exact, timestamp_of
 from snapkv.timeline import Moment
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import format_time, physical_ms
-
-RESTORED = (
-    "the store is not the one that this was planned with: it was restored, or removed and "
-    f"recreated; {errors.ANEW}"
-)
 
 BACKWARDS = "the range ends before it starts"
 
@@ -214,16 +209,8 @@ def mark_at(reader: Reader, revision: int) -> Mark:
     Observed keys change between marks: for them it is the exact revision, as a bound.
     """
     answer = reader.timeline.tracker.read([Range(reader.timeline.tracker.key, revision=revision)])
-    found = _mark_in(reader, answer.results[0])
+    found = mark_in(reader, answer.results[0])
     return found if reader.policy.at_head else found._replace(revision=revision)
-
-
-def _mark_in(reader: Reader, found: RangeResult) -> Mark:
-    return (
-        reader.timeline.tracker.mark_in(found.kvs[0])
-        if found.kvs
-        else reader.timeline.tracker.creation
-    )
 
 
 @contextmanager
@@ -238,49 +225,3 @@ def _versioned(reader: Reader, version: int) -> Iterator[None]:
                 errors.VERSION_NOT_FOUND,
                 f"version {version} does not exist yet; versions are [{earliest}, {e.current}]",
             ) from e
-
-
-# --- in the workers ---
-
-
-def verified_reader(location: Location, store: bytes, mark: Mark) -> Reader:
-    """Return this process's reader of a location, after checking that a pinned commit exists.
-
-    One round trip, two if the engine is own_reader again. Raises `SourceError`.
-    """
-    for _ in range(2):
-        with coded():
-            reader = own_reader(location)
-        try:
-            with coded():
-                if holds(reader, store, mark):
-                    return reader
-        except SourceError as e:
-            if e.code != errors.STORE_MISMATCH:
-                raise
-        forget(location)  # the path may lead to another store by now
-    raise SourceError(errors.STORE_MISMATCH, RESTORED)
-
-
-def holds(reader: Reader, store: bytes, mark: Mark) -> bool:
-    """Return whether a store is the one in which a mark was seen; one round trip.
-
-    0 to 6 more if its revision was compacted. For a mark that is no longer on record it returns
-    True: the read that follows finds out.
-    """
-    if reader.format.store_id != store:
-        return False
-    timeline = reader.timeline
-    try:  # the head: does the store exist? the revision: is it the same store?
-        _, results = timeline.tracker.head_and(
-            [Range(timeline.tracker.key, revision=mark.revision)]
-        )
-        found = _mark_in(reader, results[0])
-    except FutureRevisionError:
-        return False
-    except CompactedError:
-        try:
-            found = timeline.by_ordinal(mark.ordinal)
-        except CompactedError:
-            return True
-    return (found.timestamp, found.ordinal) == (mark.timestamp, mark.ordinal)

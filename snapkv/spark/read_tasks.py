@@ -35,8 +35,8 @@ from snapkv.spark.pinned_commits import (
     moment_of,
     present_in,
     range_of,
-    verified_reader,
 )
+from snapkv.spark.process_readers import verified_reader
 from snapkv.spark.read_options import (
     CHANGES,
     COMMITS,

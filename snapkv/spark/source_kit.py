@@ -26,14 +26,8 @@ from snapkv.spark.micro_batches import (
     checking,
     store_and_mark,
 )
-from snapkv.spark.pinned_commits import (
-    BACKWARDS,
-    PinnedCommits,
-    Present,
-    moment_of,
-    present_in,
-    verified_reader,
-)
+from snapkv.spark.pinned_commits import BACKWARDS, PinnedCommits, Present, moment_of, present_in
+from snapkv.spark.process_readers import verified_reader
 from snapkv.spark.read_tasks import AskedColumns, BatchReader, Task, cut_keys, present_of
 from snapkv.spark.schema import arrow_schema, batch_of, mismatch
 from snapkv.spark.sessions import Times, ensure_registered, register_format

@@ -1,9 +1,8 @@
-"""Options as Spark passes them, the location that they name, and each process's reader of it."""
+"""Options as Spark passes them, and the location that they name."""
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
@@ -12,11 +11,9 @@ from typing import Any
 from snapkv.archive.storage import SECONDS
 from snapkv.layout import Keyspace, Layout, RawKeyspace
 from snapkv.location import DEFAULT_NAME, Location
-from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.timing import zone_of
-from snapkv.store.open import Keys, open_to_read
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 
@@ -227,10 +224,6 @@ def _unknown(key: str, known: Iterable[str]) -> SourceError:
     return SourceError(errors.UNKNOWN_OPTION, f"unknown option {key!r}; known are: {names}")
 
 
-OPENED_MAX = 8
-"""Engines that one worker process keeps open."""
-
-
 def open_to_write(location: Location, writer: str | None) -> SnapshotKV:
     """Open a store for writing, or create it; the caller closes it. Raises as `snapkv.open`."""
     options = dict(location.options)
@@ -286,36 +279,3 @@ def absolute_archive(url: str) -> str:
             "variables, or options that begin with 'storage.'",
         )
     return url
-
-
-_opened: OrderedDict[Location, Keys] = OrderedDict()
-
-
-def own_reader(location: Location) -> Reader:
-    """Return this process's own reader of a location, kept for later tasks.
-
-    An embedded engine does not notice that its files were replaced, so the location is own_reader
-    again. While the directory still has the open files, that only looks at the directory.
-    """
-    kept = _opened.get(location)
-    if kept is None or not kept.reader.engine.remote:
-        found = open_to_read(location)
-        forget(location)
-        while len(_opened) >= OPENED_MAX:
-            _opened.popitem(last=False)[1].close()
-        _opened[location] = found
-    _opened.move_to_end(location)
-    return _opened[location].reader
-
-
-def forget(location: Location) -> None:
-    """Close this process's reader of a location: another store may have taken its place."""
-    found = _opened.pop(location, None)
-    if found is not None:
-        found.close()
-
-
-def forget_all() -> None:
-    """Close all locations that this process has open."""
-    while _opened:
-        _opened.popitem()[1].close()

@@ -21,7 +21,7 @@ from snapkv.layout import Mark, prefix_end
 from snapkv.reading.deadline import within
 from snapkv.reading.metered import Lookups
 from snapkv.reading.watches import StoreWatch
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 from snapkv.times import physical_ms
 
 
@@ -87,7 +87,7 @@ def _as_json(found: dict[str, object]) -> dict[str, object]:
     return found
 
 
-def stats(core: Core) -> Stats:
+def stats(core: StoreWriter) -> Stats:
     """Return the counts and gauges of a store, also of a closed one; no round trip."""
     committer, tracker = core.made_committer, core.timeline.tracker
     with core.lock:
@@ -151,7 +151,7 @@ class Health:
         return _as_json(asdict(self))
 
 
-def health(core: Core, timeout: float) -> Health:
+def health(core: StoreWriter, timeout: float) -> Health:
     """Probe a store; see `SnapshotKV.health`."""
     core.check_open()
     check_seconds("timeout", timeout)
@@ -184,7 +184,7 @@ def health(core: Core, timeout: float) -> Health:
     )
 
 
-def _size_of(core: Core) -> tuple[int | None, bool]:
+def _size_of(core: StoreWriter) -> tuple[int | None, bool]:
     """Return the size of an embedded engine, and whether it has all history in memory or files.
 
     History in an archive may be in an object store.
@@ -195,7 +195,7 @@ def _size_of(core: Core) -> tuple[int | None, bool]:
     return found if isinstance(found, int) else None, not archived
 
 
-def _skew_s(core: Core, now_ms: int) -> float | None:
+def _skew_s(core: StoreWriter, now_ms: int) -> float | None:
     """Return the difference of the clocks as far as it is known; an embedded engine has one."""
     if not core.engine.remote:
         return None
@@ -215,7 +215,7 @@ class CheckReport:
     problems: tuple[str, ...]
 
 
-def check(core: Core, progress: Callable[[int], None] = lambda _: None) -> CheckReport:
+def check(core: StoreWriter, progress: Callable[[int], None] = lambda _: None) -> CheckReport:
     """Check the engine's own rules, the time line, and that every write carries a timestamp.
 
     `progress` is called now and then with the number of commits checked.
@@ -243,14 +243,14 @@ def check(core: Core, progress: Callable[[int], None] = lambda _: None) -> Check
     return CheckReport(commits, keys, tuple(problems))
 
 
-def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
+def _batches(core: StoreWriter, until: int) -> Iterator[WatchBatch]:
     """Yield everything that was written to the store since it was made, or compacted."""
     root = core.layout.root
     start = max(core.timeline.tracker.creation.revision, core.engine.compacted_revision())
     return replayed(core.engine, root, prefix_end(root), start, until)
 
 
-def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
+def _judge(core: StoreWriter, batch: WatchBatch) -> tuple[list[str], int]:
     layout, problems = core.layout, []
     stamps = [event.kv for event in batch.events if event.kv.key == layout.ts]
     # a part of a recorded commit that found no timestamp belongs to the next one that has one
@@ -273,7 +273,7 @@ def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
     return problems, sum(1 for kv in stamps if kv.version > 1)  # 1: the store's creation
 
 
-def _is_lost(core: Core, revision: int) -> bool:
+def _is_lost(core: StoreWriter, revision: int) -> bool:
     """Return whether a revision is in a gap of an archive, where no write has a time of its own."""
     try:
         core.engine.get(core.layout.data.prefix, revision)
@@ -282,7 +282,7 @@ def _is_lost(core: Core, revision: int) -> bool:
     return False
 
 
-def _order(core: Core, head: Mark) -> Iterator[str]:
+def _order(core: StoreWriter, head: Mark) -> Iterator[str]:
     """Timestamps, revisions and ordinals of the log rise together, by one in the ordinals."""
     last = core.timeline.oldest()
     try:

@@ -32,7 +32,7 @@ from snapkv.errors import (
 from snapkv.layout import Keyspace, prefix_end, space_name
 from snapkv.model import Commit, HeadAt, Ops, SpaceOps
 from snapkv.reading.snapshot import StateReads
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 from snapkv.times import When
 
 MAGIC = "snapkv-dump"
@@ -53,7 +53,7 @@ Progress = Callable[[int], None]
 
 
 def dump(
-    core: Core,
+    core: StoreWriter,
     file: BinaryIO | FilePath,
     at: When | None,
     mode: int | None,
@@ -75,7 +75,7 @@ def dump(
         return _write(core, source, opened, progress)
 
 
-def _write(core: Core, source: StateReads, file: BinaryIO, progress: Progress) -> int:
+def _write(core: StoreWriter, source: StateReads, file: BinaryIO, progress: Progress) -> int:
     digest, count = hashlib.sha256(), 0
 
     def write(item: Any) -> None:
@@ -252,7 +252,7 @@ def verified(file: BinaryIO, bytes_max: int) -> BinaryIO:
     return io.BytesIO(kept.content)
 
 
-def load_dump(core: Core, file: BinaryIO, said: Ops, *, replace: bool) -> Commit:
+def load_dump(core: StoreWriter, file: BinaryIO, said: Ops, *, replace: bool) -> Commit:
     """Commit what a dump holds, see `SnapshotKV.load_dump`; `said` has note, writer and meta."""
     contents = read_dump(file, core.engine.limits.request_bytes)
     head = core.source(None, None, False)

@@ -46,7 +46,7 @@ from snapkv.reading.metered import Meter
 from snapkv.reading.observed_prefix import Observed, Observer
 from snapkv.reading.reader import Reader
 from snapkv.store.store import SnapshotKV
-from snapkv.store.store_writer import Core, check_timeout
+from snapkv.store.store_writer import StoreWriter, check_timeout
 from snapkv.timeline import RING_SLOTS, Timeline
 from snapkv.times import duration_ms
 
@@ -253,7 +253,7 @@ def from_etcd3(
 def _store(url: str, engine: Callable[[], Engine], settings: Settings) -> SnapshotKV:
     """Open a store; report to its hooks that it is open."""
     make = partial(
-        Core,
+        StoreWriter,
         writer=settings.writer_name,
         commit_timeout_s=settings.commit_timeout,
         max_clock_skew_ms=settings.skew_ms,
@@ -303,7 +303,7 @@ def opened(make: Callable[..., R], url: str, opener: Callable[[], Engine], setti
         )
         if (report := getattr(engine, "report_failovers", None)) is not None:
             report(reader.failed_over)
-        if isinstance(reader, Core):
+        if isinstance(reader, StoreWriter):
             reader.warn_if_ahead()
         on_error.pop_all()
     return reader

@@ -21,7 +21,7 @@ from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.view import View
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 from snapkv.times import When, dated, format_time
 
 TRIES = 8
@@ -57,7 +57,7 @@ def planned(
 
 def restored(
     keys: View[str],
-    core: Core,
+    core: StoreWriter,
     when: When,
     prefix: str,
     said: Ops,
@@ -90,7 +90,7 @@ def restored(
     return _committed(core, replace(said, puts=puts, delete_prefixes=[prefix]), left)
 
 
-def _committed(core: Core, ops: Ops, left: TimeLeft) -> Commit:
+def _committed(core: StoreWriter, ops: Ops, left: TimeLeft) -> Commit:
     return core.commit(ops, left.commit_s(COMMIT_TIMEOUT_S_MAX))
 
 

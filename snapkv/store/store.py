@@ -33,14 +33,14 @@ from snapkv.store.diagnostics import (
 )
 from snapkv.store.recorder_watermarks import Watermark, forget, watermarks
 from snapkv.store.restore import restored
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 from snapkv.store.writes import Addition, KeyspaceWrites, Space, building, names
 from snapkv.times import When, check_timestamp, format_time
 
 # --- facts about a store and its engine, as `SnapshotKV.info` returns them ---
 
 
-def facts(core: Core) -> dict[str, Any]:
+def facts(core: StoreWriter) -> dict[str, Any]:
     """Return facts about an open store; a few round trips."""
     core.check_open()
     head, oldest = core.timeline.head(), core.timeline.oldest()
@@ -88,7 +88,7 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
     ({'seats': 2}, {'seats': 1}, b'{"seats":2}')
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: StoreWriter) -> None:
         super().__init__(core, core.layout.data)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The writing half of an open store: commit, tick, compact, retain."""
+"""The writer of an open store: its committer, ticks, compaction and `retain=`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class KeyLocks:
                     del self._of_key[key]
 
 
-# --- core ---
+# --- the writer ---
 
 RETAIN_CHECK_MS_MAX = 60_000
 RETAIN_BATCHES = 2
@@ -85,8 +85,8 @@ RETAIN_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Core(Reader):
-    """The parts of an open store."""
+class StoreWriter(Reader):
+    """The parts that an open store needs to write, and to read."""
 
     writer: str
     commit_timeout_s: float

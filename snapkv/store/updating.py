@@ -25,7 +25,7 @@ from snapkv.model import (
 from snapkv.reading.deadline import TimeLeft
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 
 TRIES = 64
 WAIT_S_MIN, WAIT_S_MAX = 0.001, 0.25
@@ -69,7 +69,7 @@ class KeyUpdate(KeysAndValues[K, V]):
 
     def __init__(
         self,
-        core: Core,
+        core: StoreWriter,
         keys: View[K],
         commit: Callable[..., Commit],
         decoding: Decoding[V] | None,

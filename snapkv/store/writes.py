@@ -18,7 +18,7 @@ from snapkv.layout import Keyspace, prefix_end, space_name, stored_space_name
 from snapkv.model import Build, Commit, Guard, K, Ops, Scalar, SpaceOps, Stamp, Updated, V
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
-from snapkv.store.store_writer import Core
+from snapkv.store.store_writer import StoreWriter
 from snapkv.store.updating import TRIES, KeyUpdate, Trying
 from snapkv.times import When
 
@@ -64,7 +64,7 @@ class KeyspaceWrites(View[K, V]):
     codec is.
     """
 
-    _core: Core
+    _core: StoreWriter
     _raw: Any = None
     _space_name: str | None = None
     commit: Callable[..., Commit]
@@ -170,7 +170,7 @@ class KeyspaceWrites(View[K, V]):
 class Space(KeyspaceWrites[bytes, V]):
     """A byte-keyed space of a store, for layers above it; the same reads as the store."""
 
-    def __init__(self, core: Core, name: str) -> None:
+    def __init__(self, core: StoreWriter, name: str) -> None:
         super().__init__(core, core.layout.space(name))
         self.name = self._space_name = name
 
@@ -224,7 +224,7 @@ class Space(KeyspaceWrites[bytes, V]):
         return self._core.commit(whole, timeout)
 
 
-def names(core: Core, prefix: str, when: When | None) -> Iterator[str]:
+def names(core: StoreWriter, prefix: str, when: When | None) -> Iterator[str]:
     """Yield the names of the spaces that hold keys at a moment, see `SnapshotKV.spaces`."""
     spaces = core.layout.spaces
     low = spaces + stored_space_name(prefix)
@@ -246,7 +246,7 @@ SHOWN_CHARS = 80
 class CommitRoom(Generic[K]):
     """The room of a commit to one key space, without `other_bytes` for the rest of its request."""
 
-    def __init__(self, core: Core, space: Keyspace, other_bytes: int = GUARDS_BYTES) -> None:
+    def __init__(self, core: StoreWriter, space: Keyspace, other_bytes: int = GUARDS_BYTES) -> None:
         self._engine, self._space = core.engine, space
         limits = self._engine.limits
         self.bytes_max = limits.request_bytes - STAMP_BYTES_MAX - other_bytes

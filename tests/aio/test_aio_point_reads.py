@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import snapkv
-from snapkv.engine.etcd.cluster_client import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterClient
 
 pytestmark = pytest.mark.parametrize("place", ["etcd"], indirect=True)
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.parametrize("place", ["etcd"], indirect=True)
 @pytest.fixture
 def requests(monkeypatch):
     """The reads that were sent."""
-    sent, read = [], ClusterConnection.read
+    sent, read = [], ClusterClient.read
 
     def counted(self, method, request, timeout=None):
         sent.append(method.path)
         return read(self, method, request, timeout)
 
-    monkeypatch.setattr(ClusterConnection, "read", counted)
+    monkeypatch.setattr(ClusterClient, "read", counted)
     return sent
 
 

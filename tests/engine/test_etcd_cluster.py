@@ -20,7 +20,7 @@ import snapkv.engine.etcd.cluster_client
 from snapkv import Absent, ConflictError
 from snapkv.engine.contract import Range
 from snapkv.engine.etcd import open_etcd
-from snapkv.engine.etcd.cluster_client import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterClient
 from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import FutureRevisionError
 from snapkv.layout import Layout
@@ -250,7 +250,7 @@ def test_a_node_that_lags_behind_does_not_tell_old_news(
 ) -> None:
     """It is asked for a revision that it does not have yet: then the others are asked, too."""
     failures: list[str] = []
-    call = ClusterConnection._call
+    call = ClusterClient._call
 
     def noting(self, *arguments):
         try:
@@ -259,7 +259,7 @@ def test_a_node_that_lags_behind_does_not_tell_old_news(
             failures.append(e.text)
             raise
 
-    monkeypatch.setattr(ClusterConnection, "_call", noting)
+    monkeypatch.setattr(ClusterClient, "_call", noting)
     lagging = cluster.followers()[0]
     key = Layout("lag").data.encode("k")
     with snapkv.open(cluster.leader().url, name="lag") as store:

@@ -12,7 +12,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.engine.etcd.cluster_client import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterClient
 from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreClosedError
 from snapkv.store.store_writer import RETAIN_S
@@ -26,18 +26,18 @@ class Questions:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads = 0
         self.watched_from: list[int] = []
-        read, watch = ClusterConnection.read, ClusterConnection.watch
+        read, watch = ClusterClient.read, ClusterClient.watch
 
-        def counted_read(connection: ClusterConnection, *arguments: Any) -> Any:
+        def counted_read(connection: ClusterClient, *arguments: Any) -> Any:
             self.reads += 1
             return read(connection, *arguments)
 
-        def counted_watch(connection: ClusterConnection, first: Any, *arguments: Any) -> Any:
+        def counted_watch(connection: ClusterClient, first: Any, *arguments: Any) -> Any:
             self.watched_from.append(first.create_request.start_revision)
             return watch(connection, first, *arguments)
 
-        monkeypatch.setattr(ClusterConnection, "read", counted_read)
-        monkeypatch.setattr(ClusterConnection, "watch", counted_watch)
+        monkeypatch.setattr(ClusterClient, "read", counted_read)
+        monkeypatch.setattr(ClusterClient, "watch", counted_watch)
 
     def asked(self) -> tuple[int, list[int]]:
         """Return the number of reads, and where watches began, since the last time."""
@@ -138,7 +138,7 @@ def test_watches_that_are_refused_for_a_while(
 ) -> None:
     """A member without a leader ends streams at once, for as long as an election takes."""
     etcd.gateway.compact(5)
-    watch, until, tries = ClusterConnection.watch, monotonic() + 0.5, []
+    watch, until, tries = ClusterClient.watch, monotonic() + 0.5, []
 
     class Refused:
         def __iter__(self) -> Iterator[Any]:
@@ -147,7 +147,7 @@ def test_watches_that_are_refused_for_a_while(
         def cancel(self) -> None:
             pass
 
-    def refusing(connection: ClusterConnection, *arguments: Any) -> Any:
+    def refusing(connection: ClusterClient, *arguments: Any) -> Any:
         tries.append(monotonic())
         if monotonic() > until:
             return watch(connection, *arguments)
@@ -157,7 +157,7 @@ def test_watches_that_are_refused_for_a_while(
         watching.stream.cancel()
         return watching._replace(stream=Refused())
 
-    monkeypatch.setattr(ClusterConnection, "watch", refusing)
+    monkeypatch.setattr(ClusterClient, "watch", refusing)
     assert engine.compacted_revision() == 5
     assert len(tries) < 40, "it waits in between"
 
@@ -189,7 +189,7 @@ def test_streams_that_never_answer_are_given_up(
     def refused(*_: Any) -> Any:
         raise CallFailed("CANCELLED", "the channel was closed")
 
-    monkeypatch.setattr(ClusterConnection, "watch", refused)
+    monkeypatch.setattr(ClusterClient, "watch", refused)
     began = monotonic()
     with pytest.raises(EngineUnavailableError, match="did not return its compacted revision"):
         engine.compacted_revision(timeout=0.5)
@@ -200,14 +200,14 @@ def test_closing_ends_the_search(
     etcd: EtcdServer, engine: EtcdEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     etcd.gateway.compact(5)
-    watch = ClusterConnection.watch
+    watch = ClusterClient.watch
 
-    def closing(connection: ClusterConnection, *arguments: Any) -> Any:
+    def closing(connection: ClusterClient, *arguments: Any) -> Any:
         watching = watch(connection, *arguments)
         engine.close()
         return watching
 
-    monkeypatch.setattr(ClusterConnection, "watch", closing)
+    monkeypatch.setattr(ClusterClient, "watch", closing)
     with pytest.raises(StoreClosedError):
         engine.compacted_revision()
 

@@ -14,7 +14,7 @@ from etcd_raw import RawClient
 from etcd_server import EtcdProxy, eventually
 
 from snapkv import CompactedError, SnapshotKV
-from snapkv.engine.etcd.cluster_client import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterClient
 from snapkv.errors import NotObservedError
 from snapkv.layout import Mark
 from snapkv.store.open import observe
@@ -33,13 +33,13 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        read, thread = ClusterConnection.read, threading.get_ident()
+        read, thread = ClusterClient.read, threading.get_ident()
 
-        def counting(connection: ClusterConnection, *arguments, **options):
+        def counting(connection: ClusterClient, *arguments, **options):
             self.count += threading.get_ident() == thread
             return read(connection, *arguments, **options)
 
-        monkeypatch.setattr(ClusterConnection, "read", counting)
+        monkeypatch.setattr(ClusterClient, "read", counting)
 
     def during(self, act) -> int:
         """Return how many calls something needs."""

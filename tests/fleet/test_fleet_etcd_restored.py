@@ -23,7 +23,7 @@ from etcd_server import EtcdServer, eventually, prefix_end
 from sampling import SOAK
 
 import snapkv
-from snapkv.engine.etcd.cluster_client import ClusterConnection as EtcdConnection
+from snapkv.engine.etcd.cluster_client import ClusterClient as EtcdConnection
 from snapkv.errors import StoreRecreatedError, StoreRestoredError
 from snapkv.fleet import fleet_watch
 from snapkv.timeline import continuity

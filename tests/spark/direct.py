@@ -12,7 +12,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from snapkv.spark import source_options
+from snapkv.spark import process_readers
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
 
@@ -92,7 +92,7 @@ def refused(code: str, url: str, schema: list[tuple] | None = None, **options: A
 
 def new_worker() -> None:
     """From here on this process has opened nothing, as a worker that just began."""
-    source_options.forget_all()
+    process_readers.forget_all()
 
 
 def _text(value: Any) -> str:

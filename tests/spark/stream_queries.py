@@ -11,7 +11,7 @@ from direct import handed_over
 from pyspark.sql import types as T
 
 from snapkv import to_datetime
-from snapkv.spark import source_options
+from snapkv.spark import process_readers
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
 from snapkv.spark.micro_batches import LIMITS_KNOWN
@@ -58,7 +58,7 @@ class Query:
         passes_start: bool = True,
         **options: Any,
     ) -> None:
-        source_options.forget_all()
+        process_readers.forget_all()
         texts = {name: str(value) for name, value in options.items()}
         source = self.format({"path": url, **self.usual, **texts})
         self._schema = schema or source.schema()

@@ -10,7 +10,7 @@ from store.engines import write_raw
 import snapkv
 from snapkv.engine.contract import Put
 from snapkv.location import open_engine
-from snapkv.spark import fleet_members, read_tasks, sessions, source_options
+from snapkv.spark import fleet_members, process_readers, read_tasks, sessions
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
 
@@ -23,7 +23,7 @@ NOWHERE = "etcd://127.0.0.1:1"
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    source_options.forget_all()
+    process_readers.forget_all()
     found.close()
 
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from reading.tabled import changes_of
 
 import snapkv
-from snapkv.spark import source_options
+from snapkv.spark import process_readers
 from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    source_options.forget_all()
+    process_readers.forget_all()
     found.close()
 
 

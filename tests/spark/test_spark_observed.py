@@ -13,7 +13,7 @@ from stream_queries import LIMITS, Query
 
 import snapkv
 from snapkv import format_time, to_datetime
-from snapkv.spark import sessions, source_options
+from snapkv.spark import process_readers, sessions
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +156,7 @@ def test_history_watch_tables_and_spark_agree():
     try:
         _check_agreement(server)
     finally:
-        source_options.forget_all()
+        process_readers.forget_all()
         pool.give_back(server)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from snapkv.base.waiting import monotonic
 from snapkv.engine.lmdb import registry
-from snapkv.spark import read_tasks, source_options
+from snapkv.spark import process_readers, read_tasks
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def opens(monkeypatch):
         return call
 
     monkeypatch.setattr(
-        source_options, "open_to_read", counted("store", source_options.open_to_read)
+        process_readers, "open_to_read", counted("store", process_readers.open_to_read)
     )
     monkeypatch.setattr(registry, "_open", counted("environment", registry._open))
     return found
@@ -56,14 +56,14 @@ def test_a_worker_opens_an_engine_once(store, place, opens, monkeypatch):
 
 
 def test_a_worker_keeps_a_few_engines(place, opens):
-    names = [f"store{n}" for n in range(source_options.OPENED_MAX + 2)]
+    names = [f"store{n}" for n in range(process_readers.OPENED_MAX + 2)]
     for name in names:
         place.open(name=name).save("k", name.encode())
     readers = {name: Planned(place.url, name=name, columns="value").reader() for name in names}
-    assert len(source_options._opened) == source_options.OPENED_MAX
+    assert len(process_readers._opened) == process_readers.OPENED_MAX
     for name in [*names, *reversed(names)]:
         assert readers[name].rows() == [(name.encode(),)]
-    assert len(source_options._opened) == source_options.OPENED_MAX
+    assert len(process_readers._opened) == process_readers.OPENED_MAX
     new_worker()
     opens.clear()
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_options_are_part_of_a_place(store, place):
     assert read(place.url, columns="value", space="s") == [(b"2",)]
     if not place.kind.url:
         read(place.url, user="ann", password="a")
-        assert {dict(kept.options).get("user") for kept in source_options._opened} == {None, "ann"}
+        assert {dict(kept.options).get("user") for kept in process_readers._opened} == {None, "ann"}
 
 
 @pytest.mark.long

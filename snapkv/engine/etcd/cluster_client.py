@@ -1,4 +1,4 @@
-"""Calls to a cluster: at any endpoint that answers, with a renewed token, in bounded time."""
+"""The client of a cluster: failover to an endpoint that answers, renewed tokens, deadlines."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Failovers:
             self.on_failover(before, address, self._why)
 
 
-# --- connection ---
+# --- the client ---
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -113,7 +113,7 @@ RENEWALS_MAX = 4
 """New tokens for one call: its rights may change several times while it runs."""
 
 
-class ClusterConnection:
+class ClusterClient:
     """The endpoints of a cluster behind one interface; safe for threads and forks."""
 
     def __init__(

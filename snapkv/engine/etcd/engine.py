@@ -40,7 +40,7 @@ from snapkv.engine.contract import (
 )
 from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.cluster_client import READ_TIMEOUT_S, TRY_S, ClusterConnection, OnFailover
+from snapkv.engine.etcd.cluster_client import READ_TIMEOUT_S, TRY_S, ClusterClient, OnFailover
 from snapkv.engine.etcd.endpoint import AnyStream, Endpoint, endpoints_of, warn_of_plain_password
 from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
 from snapkv.engine.etcd.grpc_client import (
@@ -84,7 +84,7 @@ class CompactionPoint:
     more history than before.
     """
 
-    def __init__(self, connection: ClusterConnection, home: bytes) -> None:
+    def __init__(self, connection: ClusterClient, home: bytes) -> None:
         self._connection, self._home = connection, home
         self._known = 0
 
@@ -179,7 +179,7 @@ class EtcdEngine(EngineBase):
 
     def __init__(
         self,
-        connection: ClusterConnection,
+        connection: ClusterClient,
         *,
         url: str,
         home: bytes,
@@ -545,7 +545,7 @@ def open_etcd(
     endpoints = [Endpoint.at(address, security) for address in endpoints_of(url)]
     login = Credentials.of(user, password)
     warn_of_plain_password(endpoints_of(url), login, tls=security.tls)
-    connection = ClusterConnection(endpoints, login)
+    connection = ClusterClient(endpoints, login)
     server = ServerClock(
         lambda: connection.addresses, security.context(), connection.server_version
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from snapkv.base.arguments import check_int
-from snapkv.engine.etcd.cluster_client import ClusterConnection
+from snapkv.engine.etcd.cluster_client import ClusterClient
 from snapkv.engine.etcd.endpoint import Endpoint, warn_of_plain_password
 from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine
 from snapkv.engine.etcd.grpc_client import Channel
@@ -69,7 +69,7 @@ def engine_on(
     endpoint, login = Etcd3Endpoint(address, channel), Credentials.given(user, password)
     secure = getattr(client, "uses_secure_channel", False)
     warn_of_plain_password([address], login, tls=secure)
-    connection = ClusterConnection([endpoint], login, token=token)
+    connection = ClusterClient([endpoint], login, token=token)
     addresses = (lambda: ()) if secure else (lambda: connection.addresses)
     server = ServerClock(addresses, None, connection.server_version)
     server.look()

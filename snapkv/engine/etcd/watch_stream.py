@@ -15,7 +15,7 @@ from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import KeyEvent, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.cluster_client import ClusterConnection, OpenWatch
+from snapkv.engine.etcd.cluster_client import ClusterClient, OpenWatch
 from snapkv.engine.etcd.codec import event_of
 from snapkv.engine.etcd.error_texts import DENIED
 from snapkv.engine.etcd.grpc_client import TOO_LARGE, CallFailed, ended_watch
@@ -66,7 +66,7 @@ class EtcdWatcher:
 
     def __init__(
         self,
-        connection: ClusterConnection,
+        connection: ClusterClient,
         home: bytes,
         key: bytes,
         range_end: bytes,
@@ -172,7 +172,7 @@ class WatchReader:
 
     def __init__(
         self,
-        connection: ClusterConnection,
+        connection: ClusterClient,
         key: bytes,
         range_end: bytes,
         start_revision: int,
