@@ -10,6 +10,7 @@ Neither reads a clock, a store or a network. See `docs/scheduler_core.md`;
 """
 
 from cdcmeta.scheduler.agent import Agent, ExecutorStatus, TableExecutor
+from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, Step, rebuilt, step
 from cdcmeta.scheduler.core.states import (
     AbandonTable,
@@ -17,7 +18,6 @@ from cdcmeta.scheduler.core.states import (
     AddTable,
     CaptureLost,
     Found,
-    Limits,
     MoveTable,
     Progress,
     RemoveRequest,

@@ -13,9 +13,9 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.core.limits import INTEGER_MAX
 from cdcmeta.scheduler.core.states import (
     ENDED,
-    INTEGER_MAX,
     LIVE,
     NO_PROGRESS,
     NO_TOKEN,

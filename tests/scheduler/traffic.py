@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cdcmeta.scheduler import AddRequest, Envelope, Token
-from cdcmeta.scheduler.core.states import MESSAGES_PER_TABLE_MAX
+from cdcmeta.scheduler.core.limits import MESSAGES_PER_TABLE_MAX
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     DispatchTable,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, stopping_places
-from cdcmeta.scheduler.core.states import Limits, Role, SetState, Token
+from cdcmeta.scheduler.core.states import Role, SetState, Token
 
 DOUBLINGS_MAX = 40
 """More make no difference: the wait is bounded."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedList
 
+from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
 from cdcmeta.scheduler.core.states import (
     AbandonTable,
     AddTable,
-    Limits,
     MoveTable,
     RemoveTable,
     SetState,

@@ -8,13 +8,13 @@ from math import isclose
 from typing import Any
 
 from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop, PendingPrepares
+from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import ReplicationSet, Step, continued, rebuilt, step
 from cdcmeta.scheduler.core.states import (
     AbandonTable,
     CaptureLost,
     Event,
     Found,
-    Limits,
     Progress,
     RemoveTable,
     Report,

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.core.limits import INTEGER_MAX
 from cdcmeta.scheduler.core.replication import ReplicationManager
-from cdcmeta.scheduler.core.states import INTEGER_MAX
 from cdcmeta.scheduler.core.watermarks import ReportedProgress
 from cdcmeta.scheduler.protocol.messages import NO_BARRIER, Barrier
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.policies import Facts, SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
 from cdcmeta.scheduler.core.states import (
     AbandonTable,
     AddRequest,
     AddTable,
-    Limits,
     MoveTable,
     RemoveTable,
     Rest,

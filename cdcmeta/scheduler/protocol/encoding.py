@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgpack
 
 from cdcmeta.errors import InvalidMessageError
+from cdcmeta.scheduler.core.limits import INTEGER_MAX
 from cdcmeta.scheduler.core.states import (
-    INTEGER_MAX,
     AddRequest,
     Progress,
     RemoveRequest,

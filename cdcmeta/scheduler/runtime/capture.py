@@ -12,7 +12,7 @@ from typing import Any
 from cdcmeta.argument_checks import check_store
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.agent import Agent
-from cdcmeta.scheduler.core.states import Limits
+from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.contracts import Function
 from cdcmeta.scheduler.protocol.messages import Envelope, KnownOwner

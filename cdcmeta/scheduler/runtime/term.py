@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.core.states import Limits
+from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED
 from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import FOUND, PLACED, Coordinator, Tick

@@ -27,7 +27,7 @@ def wear(folder):
 
 def hurry(mute_us):
     """Let an owner evict a capture that is silent for so long."""
-    from cdcmeta.scheduler.core.states import Limits
+    from cdcmeta.scheduler.core.limits import Limits
 
     names = [field.name for field in fields(Limits)]
     values = list(Limits.__init__.__defaults__)
