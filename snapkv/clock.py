@@ -257,16 +257,23 @@ def commit_after(timestamp: int, *, max_clock_skew: float = MAX_CLOCK_SKEW_S) ->
     if not is_likely(check_timestamp(timestamp), now, now):
         raise unlikely(timestamp)
     if timestamp > now + pack(limit_ms):
-        ahead_ms = physical_ms(timestamp - now)
-        raise ClockSkewError(
-            f"{format_time(timestamp)} is {ahead_ms} ms ahead of the machine's clock, more than "
-            f"max_clock_skew ({limit_ms} ms): set the clock that is wrong, or pass a larger "
-            "max_clock_skew",
-            ahead_ms,
-            limit_ms,
+        raise too_far_ahead(
+            timestamp, physical_ms(timestamp - now), limit_ms, "the machine's clock"
         )
     with _machine_floor.lock:
         _machine_floor.least = max(_machine_floor.least, timestamp)
+
+
+def too_far_ahead(
+    timestamp: int, ahead_ms: int, limit_ms: int, clock: str = "the clock"
+) -> ClockSkewError:
+    """Return the error of a timestamp that is further ahead of a clock than `max_clock_skew`."""
+    return ClockSkewError(
+        f"{format_time(timestamp)} is {ahead_ms} ms ahead of {clock}, more than max_clock_skew "
+        f"({limit_ms} ms): set the clock that is wrong, or pass a larger max_clock_skew",
+        ahead_ms,
+        limit_ms,
+    )
 
 
 def _machine_now() -> int:

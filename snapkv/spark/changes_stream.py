@@ -18,7 +18,7 @@ from snapkv.reading.change_replay import (
     values_before,
 )
 from snapkv.reading.reader import Reader
-from snapkv.spark import errors, micro_batches
+from snapkv.spark import micro_batches
 from snapkv.spark.errors import SourceError
 from snapkv.spark.micro_batches import ChangesOffset, Limit, MicroBatches, Size, earlier, moment
 from snapkv.spark.pinned_commits import PinnedCommits, Present, low_of, present_in
@@ -26,8 +26,7 @@ from snapkv.spark.process_readers import verified_reader
 from snapkv.spark.read_options import LATEST, ReadOptions, span_of
 from snapkv.spark.read_tasks import InitialTask, Task, changes_tasks, cut_keys
 from snapkv.spark.schema import FrameSchema
-from snapkv.spark.timing import timestamp_of
-from snapkv.times import physical_ms
+from snapkv.spark.timing import start_of, timestamp_of
 
 DATA_LOSS = (
     "the stream had not read all of it: start it with a new checkpoint, which begins with a "
@@ -66,11 +65,7 @@ class ChangesReader(MicroBatches[ChangesOffset]):
         if (self._options.text("startingVersion") or "").lower() == LATEST:
             return reader.policy.now().mark
         if (text := self._options.text("startingTimestamp")) is not None:
-            start = timestamp_of(text, self._options.zone, present.now_ms, start=True)
-            if start > present.head.timestamp and physical_ms(start) > present.now_ms:
-                raise SourceError(
-                    errors.TIMESTAMP_INVALID, f"startingTimestamp {text} is in the future"
-                )
+            start_of(text, self._options.zone, present.now_ms, present.head.timestamp)
         try:
             low = low_of(reader, self._options, present)
             assert low is not None

@@ -51,7 +51,7 @@ from snapkv.spark.read_tasks import BatchReader
 from snapkv.spark.schema import FrameSchema, schema_of
 from snapkv.spark.sessions import check_fleet_pinned
 from snapkv.spark.source_options import check_none_of
-from snapkv.spark.timing import timestamp_of
+from snapkv.spark.timing import start_of
 from snapkv.store.open import Keys, open_to_read
 from snapkv.times import physical_ms
 
@@ -220,12 +220,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         text = self._options.text("startingTimestamp")
         if text is None:
             return self._frontier.start(newest, snapshot=not self._options.has_start)
-        now_ms = SystemClock().now_ms()
-        start = timestamp_of(text, self._options.zone, now_ms, start=True)
-        if start > newest and physical_ms(start) > now_ms:
-            raise SourceError(
-                errors.TIMESTAMP_INVALID, f"startingTimestamp {text} is in the future"
-            )
+        start = start_of(text, self._options.zone, SystemClock().now_ms(), newest)
         return self._frontier.start(min(max(start - 1, 0), newest), snapshot=False)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from snapkv.clock import MAX_CLOCK_SKEW_S
+from snapkv.clock import MAX_CLOCK_SKEW_MS
 from snapkv.engine.contract import Range
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.layout import Mark
@@ -19,10 +19,10 @@ from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.process_readers import mark_in
 from snapkv.spark.read_options import COMMITS, LATEST, ReadOptions
 from snapkv.spark.source_options import SourceOptions
-from snapkv.spark.timing import is_exact, timestamp_of
+from snapkv.spark.timing import is_exact, start_of, timestamp_of
 from snapkv.timeline import Moment
 from snapkv.timeline.moment import compaction_error
-from snapkv.times import format_time, physical_ms
+from snapkv.times import format_time
 
 BACKWARDS = "the range ends before it starts"
 
@@ -136,12 +136,8 @@ def _check_order(options: ReadOptions, present: Present, from_state: bool) -> No
         raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
     start, end = (options.text(f"{end}Timestamp") for end in ("starting", "ending"))
     if start is not None:
-        since = timestamp_of(start, options.zone, present.now_ms, start=True)
-        latest_ms = present.now_ms + int(1_000 * MAX_CLOCK_SKEW_S)
-        if since > present.head.timestamp and physical_ms(since) > latest_ms:
-            raise SourceError(
-                errors.TIMESTAMP_INVALID, f"startingTimestamp {start} is in the future"
-            )
+        newest = present.head.timestamp
+        since = start_of(start, options.zone, present.now_ms, newest, ahead_ms=MAX_CLOCK_SKEW_MS)
     if start is not None and end is not None:
         may_be_empty = is_exact(start) and not from_state
         if timestamp_of(end, options.zone, present.now_ms) < since - may_be_empty:

@@ -15,6 +15,7 @@ from snapkv.times import (
     is_likely,
     is_number,
     pack,
+    physical_ms,
     resolve,
     revision_of,
     unlikely,
@@ -137,6 +138,18 @@ def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = 
         _check_likely(str(when).strip(), timestamp, now_ms)
         return timestamp
     return timestamp & ~LOGICAL_MASK if start else timestamp
+
+
+def start_of(text: str, zone: tzinfo | None, now_ms: int, newest: int, *, ahead_ms: int = 0) -> int:
+    """Return the timestamp of `startingTimestamp`, at which a range or a stream begins.
+
+    Raises `SourceError` if it is in the future: later than the newest commit, and than the clock
+    by more than `ahead_ms`.
+    """
+    start = timestamp_of(text, zone, now_ms, start=True)
+    if start > newest and physical_ms(start) > now_ms + ahead_ms:
+        raise SourceError(errors.TIMESTAMP_INVALID, f"startingTimestamp {text} is in the future")
+    return start
 
 
 def _check_likely(text: str, timestamp: int, now_ms: int) -> None:

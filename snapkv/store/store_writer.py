@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from snapkv.base.arguments import check_seconds
 from snapkv.base.concurrency import Lock, here
 from snapkv.base.waiting import bounded, perf_counter
-from snapkv.clock import SystemClock
+from snapkv.clock import SystemClock, too_far_ahead
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
 from snapkv.errors import (
     ClockSkewError,
@@ -26,7 +26,7 @@ from snapkv.hooks import CompactionEvent
 from snapkv.model import Build, Commit, Compaction, Ops
 from snapkv.reading.reader import Reader
 from snapkv.store.recorder_watermarks import slowest_watermark
-from snapkv.times import LOGICAL_BITS, end_of_ms, format_time, physical_ms
+from snapkv.times import LOGICAL_BITS, end_of_ms, physical_ms
 
 # --- locks of keys: calls of one process that update one key try one after another ---
 
@@ -154,12 +154,7 @@ class StoreWriter(Reader):
         """Raise `ClockSkewError` for a timestamp beyond now + skew: later ones would follow it."""
         ahead_ms = physical_ms(timestamp) - self.clock.now_ms()
         if ahead_ms > self.max_clock_skew_ms:
-            raise ClockSkewError(
-                f"{format_time(timestamp)} is {ahead_ms} ms ahead of the clock, "
-                f"more than max_clock_skew ({self.max_clock_skew_ms} ms)",
-                ahead_ms,
-                self.max_clock_skew_ms,
-            )
+            raise too_far_ahead(timestamp, ahead_ms, self.max_clock_skew_ms)
 
     # --- writing ---
 
