@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cdcmeta.scheduler.core import states
+from cdcmeta.scheduler.core import limits, states
 from cdcmeta.scheduler.protocol import messages
 
 HEADER = ["o", "c", 1, 1, 1]
@@ -15,7 +15,7 @@ def envelope_of(body, **header):
     return messages.Envelope(messages.Header(*HEADER)._replace(**header), body)
 
 
-numbers = st.integers(0, states.INTEGER_MAX)
+numbers = st.integers(0, limits.INTEGER_MAX)
 names = st.text(min_size=1, max_size=8)
 tokens = st.builds(states.Token, numbers, numbers)
 progress = st.builds(states.Progress, numbers, numbers, numbers)

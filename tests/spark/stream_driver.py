@@ -37,7 +37,7 @@ STREAMS = {
 `{start}` is the text of a file `start`.
 """
 BATCHES_KEPT = 100_000
-"""In the checkpoint, whose first one the test reads: Spark keeps 100, which a quick query passes."""
+"""In the checkpoint, whose first batch the test reads. Spark keeps 100; quick queries pass that."""
 POLL_S = 0.1
 SLOW_S = 600
 NEVER = threading.Event()

@@ -44,7 +44,7 @@ from cdcmeta.scheduler.executors.contracts import Origin, TableWriter
 from cdcmeta.scheduler.executors.couch_sink import BATCH_BYTES, BATCH_DOCS, WRITE_S, CouchWriter
 from cdcmeta.scheduler.executors.database_source import DocumentChange
 from cdcmeta.scheduler.executors.loop_prevention import ROUTE
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from snapkv import Changes, CommitTooLargeError, SnapshotKV
 from snapkv.base.waiting import monotonic
 
@@ -71,7 +71,7 @@ class DatabaseWriter(TableWriter):
         source: str | None = None,
     ) -> None:
         self._database, self._space = ChangesDB(target, table), target.space(space_of(table))
-        self._records = StoreWriter(
+        self._records = StoreTableWriter(
             target, changefeed, table, token, write_s=write_s, origin=origin
         )
         self._write_s = write_s

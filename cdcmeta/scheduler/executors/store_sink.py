@@ -72,7 +72,7 @@ def prefix_of(table: str) -> str:
     return "" if table == WHOLE else table
 
 
-class StoreWriter(TableWriter):
+class StoreTableWriter(TableWriter):
     """Writes a table into a store, each change exactly once; the commits of a batch become one.
 
     Two round trips to begin, then one for each batch. Times in the target are the times of its own
