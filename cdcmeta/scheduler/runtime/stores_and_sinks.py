@@ -35,7 +35,7 @@ from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter
 from cdcmeta.scheduler.executors.loop_prevention import place_of
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.recorded_sink import RECORD, recorded_sink
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
 from snapkv import SnapshotKV
 from snapkv.base.extras import extra
@@ -162,7 +162,7 @@ def open_sink(
         return recorded_sink(url, feed.sink_name, feed.id, source)
     target = stores.open(url, feed.sink_name, create=True)
     place = place_of(stores.open(feed.source, feed.source_name, create=False))
-    kind = DatabaseWriter if feed.databases else StoreWriter
+    kind = DatabaseWriter if feed.databases else StoreTableWriter
     return partial(kind, target, feed.id, write_s=write_s, origin=origin, source=place)
 
 

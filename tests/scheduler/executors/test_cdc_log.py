@@ -14,7 +14,7 @@ from cdcmeta.scheduler.executors import cdc_log_source
 from cdcmeta.scheduler.executors.cdc_log_source import CdcLogSource, range_of, text_of
 from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from snapkv.tuples import pack
 
 from .driving import Driven, Noting
@@ -199,7 +199,7 @@ def test_rows_that_are_trimmed_while_stored_ones_are_read(store, writer, monkeyp
 def test_a_store_gets_the_rows_of_the_table(store, writer):
     writer.write(20)
     with snapkv.open("memory:") as target:
-        driven = Driven(source(store), partial(StoreWriter, target, "f"), TABLES)
+        driven = Driven(source(store), partial(StoreTableWriter, target, "f"), TABLES)
         driven.start(1)
         writer.write(20)
         driven.reach(store.resolved())

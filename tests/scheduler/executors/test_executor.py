@@ -14,7 +14,7 @@ from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource, Router
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 
 from .driving import WAIT_S, Driven, Noting
 
@@ -269,7 +269,7 @@ def test_moves_between_two_executors_lose_and_repeat_nothing(source, tmp_path):
     rng = random.Random(seed)
     start = source.resolved()
     with snapkv.open("memory:") as target:
-        nodes = [Driven(source, partial(StoreWriter, target, "f"), TABLES) for _ in range(2)]
+        nodes = [Driven(source, partial(StoreTableWriter, target, "f"), TABLES) for _ in range(2)]
         holder = dict.fromkeys(TABLES, 0)
         nodes[0].start(start, owner=1)
         reached = dict.fromkeys(TABLES, start)

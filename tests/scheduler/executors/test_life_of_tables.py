@@ -17,7 +17,7 @@ from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter
 from cdcmeta.scheduler.executors.pipeline import Pipeline
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from cdcmeta.scheduler.runtime.changefeed_records import check_prefixes
 from snapkv import Change, Changes, Commit
 
@@ -293,7 +293,7 @@ def test_tables_of_any_name(source, tmp_path, kind):
     with snapkv.open("memory:") as target:
         stores = kind == "store"
         sink = (
-            partial(StoreWriter, target, "f")
+            partial(StoreTableWriter, target, "f")
             if stores
             else partial(JsonLinesWriter, tmp_path / "out")
         )

@@ -15,7 +15,7 @@ from cdcmeta.scheduler.executors.database_source import DatabasesSource
 from cdcmeta.scheduler.executors.loop_prevention import ROUTE, place_of
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.recorded_sink import recorded_sink
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from snapkv import Change, Changes, Commit
 from snapkv.model import Meta
 
@@ -44,7 +44,7 @@ class Linked:
     def link(self, source, target, sink=None, start=None):
         """Create a changefeed from one store to another, from now or a timestamp on."""
         read, tables = self.stores[source], [NAME] if self.databases else [TABLE]
-        kind = DatabaseWriter if self.databases else StoreWriter
+        kind = DatabaseWriter if self.databases else StoreTableWriter
         if sink is None:
             sink = partial(kind, self.stores[target], source + target, source=place_of(read))
         reads = DatabasesSource(read, tables) if self.databases else read
@@ -165,13 +165,13 @@ def test_a_state_leaves_out_what_came_from_the_target(linked):
     first = next(pages)
     a.save("t/k", b"2")
     linked.rest()
-    writer = partial(StoreWriter, a, "BA", source=place_of(b))(TABLE, Token(1, 1))
+    writer = partial(StoreTableWriter, a, "BA", source=place_of(b))(TABLE, Token(1, 1))
     assert writer.begin(1) == 1
     for page in (first, *pages):
         writer.write([page], 0)
     writer.write([], at)
     assert content(a) == {"other": b"", "t/k": b"2", "t/own": b"1"}
-    assert partial(StoreWriter, a, "BA")(TABLE, Token(1, 2)).begin(1) == at
+    assert partial(StoreTableWriter, a, "BA")(TABLE, Token(1, 2)).begin(1) == at
 
 
 def test_a_recording_that_is_replicated_into_its_source_comes_to_rest(tmp_path):
@@ -204,7 +204,7 @@ def test_commits_of_different_routes_are_not_put_into_one():
     """Else what came from a third store would look as if it did not, or the other way round."""
     metas = [None, {ROUTE: "0c"}, {ROUTE: "0c"}, {"ticket": 4}, {ROUTE: "0b 0c"}]
     with snapkv.open("memory:") as target:
-        writer = partial(StoreWriter, target, "f", source="0a")(TABLE, Token(1, 1))
+        writer = partial(StoreTableWriter, target, "f", source="0a")(TABLE, Token(1, 1))
         writer.begin(1)
         heads = [
             Commit(ts, 0, ts, None, meta=None if meta is None else Meta(meta))
@@ -234,7 +234,7 @@ def test_commits_of_different_routes_are_not_put_into_one():
             ("0a", ["t/raw"]),
             ("0c 0a", ["t/routed"]),
         ]
-        assert partial(StoreWriter, target, "f")(TABLE, Token(1, 2)).begin(1) == 9
+        assert partial(StoreTableWriter, target, "f")(TABLE, Token(1, 2)).begin(1) == 9
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from snapkv.errors import EngineUnavailableError
 
 from .sources import Hooked, below, open_source
@@ -183,7 +183,7 @@ def test_tables_that_move_while_everything_fails(kind, into, with_state, tmp_pat
         is_store = into == "store"
         sinks = [
             unreliable(
-                partial(StoreWriter, target, "f")
+                partial(StoreTableWriter, target, "f")
                 if is_store
                 else partial(JsonLinesWriter, tmp_path / "out"),
                 random.Random(seed + n),

@@ -15,7 +15,7 @@ from cdcmeta.scheduler.executors.contracts import Origin, SinkRecord
 from cdcmeta.scheduler.executors.database_sinks import DatabaseWriter
 from cdcmeta.scheduler.executors.database_source import DocumentChange
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
-from cdcmeta.scheduler.executors.store_sink import StoreWriter, reached_of
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter, reached_of
 from snapkv import Changes, Commit
 from snapkv.base.waiting import monotonic
 
@@ -52,7 +52,7 @@ class Place:
         if self.kind == "jsonl":
             writer = JsonLinesWriter(self.directory, TABLE, token, origin=origin)
         else:
-            type = StoreWriter if self.kind == "store" else DatabaseWriter
+            type = StoreTableWriter if self.kind == "store" else DatabaseWriter
             writer = type(self.target, "copy", TABLE, token, origin=origin)
         self._open.append(writer)
         return writer
@@ -179,7 +179,7 @@ def test_records_of_three_members_are_read(tmp_path):
         raw = msgpack.packb([9, 1, 7])
         assert reached_of(raw) == SinkRecord(T1, 7)
         target.space("changefeed/copy").commit(puts={b"t": raw, b"\xfft": raw})
-        assert partial(StoreWriter, target, "copy", origin=FIRST)("t", T2).begin(5) == 7
+        assert partial(StoreTableWriter, target, "copy", origin=FIRST)("t", T2).begin(5) == 7
         entry = target.space("changefeed/copy").entry(b"t")
         assert reached_of(entry.value) == SinkRecord(T2, 7, FIRST)
     lines = tmp_path / file_name("t")

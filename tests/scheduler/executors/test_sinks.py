@@ -11,7 +11,7 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.contracts import SinkRecord
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
-from cdcmeta.scheduler.executors.store_sink import StoreWriter, reached_of
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
 from snapkv.model import Meta
 
@@ -35,7 +35,7 @@ def target():
 
 @pytest.fixture
 def stores(target):
-    return partial(StoreWriter, target, "f")
+    return partial(StoreTableWriter, target, "f")
 
 
 def keys(target):
@@ -90,7 +90,7 @@ def test_an_unknown_outcome_is_found_out(target, stores, monkeypatch, lands):
 
 
 def test_a_target_that_never_answers_is_given_up(target, monkeypatch):
-    writer = partial(StoreWriter, target, "f", write_s=0.2)("t/", T1)
+    writer = partial(StoreTableWriter, target, "f", write_s=0.2)("t/", T1)
     writer.begin(5)
 
     def unknown(build, **options):

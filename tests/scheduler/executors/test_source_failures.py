@@ -11,7 +11,7 @@ import snapkv
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
 from cdcmeta.scheduler.executors.contracts import CalledWriter
-from cdcmeta.scheduler.executors.store_sink import StoreWriter
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from snapkv import CompactedError
 from snapkv.errors import EngineUnavailableError, StoreClosedError, StoreRestoredError
 
@@ -324,7 +324,7 @@ def test_parts_of_a_state_are_bounded_and_a_small_target_gets_smaller_ones(
 
         monkeypatch.setattr(target, "commit", small)
         driven = Driven(
-            source, partial(StoreWriter, target, "f"), ["a/"], state_at=store.resolved()
+            source, partial(StoreTableWriter, target, "f"), ["a/"], state_at=store.resolved()
         )
         driven.start(store.resolved() - 1)
         driven.reach(store.resolved())

@@ -10,7 +10,7 @@ import pytest
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.store_sink import StoreWriter, reached_of
+from cdcmeta.scheduler.executors.store_sink import StoreTableWriter, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
 from snapkv.errors import EngineUnavailableError
 
@@ -49,7 +49,7 @@ def target(store):
 
 @pytest.fixture
 def sink(target):
-    return partial(StoreWriter, target, "f")
+    return partial(StoreTableWriter, target, "f")
 
 
 def begun(sink, token, start=1):
@@ -132,7 +132,7 @@ def test_a_begin_without_an_answer_is_found_out(store, target, sink, lands):
 
 @pytest.mark.parametrize("call", ["begin", "write"])
 def test_a_target_that_never_answers_ends_the_call(store, target, call):
-    sink = partial(StoreWriter, target, "f", write_s=0.2)
+    sink = partial(StoreTableWriter, target, "f", write_s=0.2)
     writer = sink("t/", T1)
     writer.begin(1)
 
