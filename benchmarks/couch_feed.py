@@ -13,7 +13,7 @@ from benchmarks.servers import etcd_server, server_facts
 from cdcmeta import Change, ChangesDB
 from cdcmeta.changes import database_layout as layout
 from snapkv.engine.contract import WatchBatch
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 
 ROWS, CONFLICTED = 100_000, 1_000
 CHANGES = 1_000

@@ -13,9 +13,9 @@ from snapkv.aio.resources import C, Opening, made
 from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
 from snapkv.aio.store import SnapshotKV
 from snapkv.codecs import Codec
-from snapkv.location import scheme_of
 from snapkv.model import K, V
 from snapkv.store import open as _open
+from snapkv.store.location import scheme_of
 
 
 def open(

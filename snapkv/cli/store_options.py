@@ -18,7 +18,7 @@ from snapkv.cli.pager import paged
 from snapkv.cli.record_output import FORMATS, Output
 from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
-from snapkv.location import DEFAULT_NAME, Location
+from snapkv.store.location import DEFAULT_NAME, Location
 from snapkv.store.open import STORE_VARIABLE, Keys, open_to_read
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV

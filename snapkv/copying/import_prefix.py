@@ -36,9 +36,9 @@ from snapkv.layout import (
     encode_text,
     prefix_end,
 )
-from snapkv.location import open_engine
 from snapkv.model import Absent, AtRevision, Commit, HeadAt, Ops, Scalar
 from snapkv.reading.snapshot import Snapshot, paired
+from snapkv.store.location import open_engine
 from snapkv.store.store import SnapshotKV
 from snapkv.store.writes import SHOWN_CHARS, CommitRoom
 

@@ -15,7 +15,7 @@ from snapkv.engine.contract import KeyValue
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.hooks import Hooks, checked_hooks
 from snapkv.layout import Layout, stamp_of
-from snapkv.location import DEFAULT_NAME, scheme_of
+from snapkv.store.location import DEFAULT_NAME, scheme_of
 from snapkv.times import duration_ms, physical_ms
 
 EVERY_MS_MIN = FLUSH_MS_MIN = 100

@@ -31,9 +31,9 @@ from snapkv.errors import (
 )
 from snapkv.hooks import Notifier, RecordEvent, StoreLabel, checked_hooks
 from snapkv.layout import FIRST_KEY, Layout, prefix_end, raw_key
-from snapkv.location import COMMON_OPTIONS, open_engine
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
+from snapkv.store.location import COMMON_OPTIONS, open_engine
 from snapkv.store.open import open as open_store
 from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
 from snapkv.store.store import SnapshotKV

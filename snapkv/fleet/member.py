@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from snapkv.base.arguments import check_text, wrong_type
 from snapkv.errors import NAMED_MAX, InvalidOptionError, InvalidTypeError, SnapKVError
 from snapkv.layout import Layout, raw_key
-from snapkv.location import DEFAULT_NAME, Location, check_engine
 from snapkv.reading.observed_prefix import Observed
+from snapkv.store.location import DEFAULT_NAME, Location, check_engine
 from snapkv.store.store import SnapshotKV
 from snapkv.times import TIMESTAMP_MAX, When, dated, is_likely, is_number, pack, resolve, unlikely
 

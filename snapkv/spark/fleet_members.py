@@ -19,7 +19,6 @@ from snapkv.fleet.members import THREADS_MAX, Members, allowed
 from snapkv.fleet.pin import Pin
 from snapkv.fleet.tick_rounds import aligned
 from snapkv.layout import Mark
-from snapkv.location import Location
 from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
@@ -32,6 +31,7 @@ from snapkv.spark.read_tasks import AskedColumns, BatchSchema, Task, plan
 from snapkv.spark.schema import MEMBER
 from snapkv.spark.source_options import SourceOptions, absolute, absolute_archive
 from snapkv.spark.timing import exact, timestamp_of
+from snapkv.store.location import Location
 from snapkv.store.open import Keys, open_to_read
 
 Described = tuple[Member, ...]

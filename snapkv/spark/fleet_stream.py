@@ -18,7 +18,6 @@ from snapkv.errors import MembersBehindError, another
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member
 from snapkv.layout import Mark
-from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, micro_batches
 from snapkv.spark.changes_stream import DATA_LOSS, FOR_BATCHES, ChangesReader
@@ -52,6 +51,7 @@ from snapkv.spark.schema import FrameSchema, schema_of
 from snapkv.spark.sessions import check_fleet_pinned
 from snapkv.spark.source_options import check_none_of
 from snapkv.spark.timing import start_of
+from snapkv.store.location import Location
 from snapkv.store.open import Keys, open_to_read
 from snapkv.times import physical_ms
 

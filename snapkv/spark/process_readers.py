@@ -7,10 +7,10 @@ from collections import OrderedDict
 from snapkv.engine.contract import Range, RangeResult
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.layout import Mark
-from snapkv.location import Location
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
+from snapkv.store.location import Location
 from snapkv.store.open import Keys, open_to_read
 
 RESTORED = (

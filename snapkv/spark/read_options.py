@@ -11,7 +11,6 @@ from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.fleet.members import BEHIND, Behind, Policy, check_policy
 from snapkv.layout import Keyspace
-from snapkv.location import Location
 from snapkv.reading.arrow import KeyRange
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
@@ -28,6 +27,7 @@ from snapkv.spark.source_options import (
     zone_in,
 )
 from snapkv.spark.value_formats import FORMATS, MODES
+from snapkv.store.location import Location
 
 FORMAT = "snapkv"
 SNAPSHOT, CHANGES, HISTORY, COMMITS = "snapshot", "changes", "history", "commits"

@@ -20,7 +20,6 @@ from snapkv.archive.state_rows import changes_of
 from snapkv.engine.contract import Engine, RangePiece, Replay
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
-from snapkv.location import Location
 from snapkv.reading import arrow, change_tables, tables
 from snapkv.reading.arrow import Arrays, KeyRange, all_keys_of
 from snapkv.reading.change_tables import columns_of
@@ -47,6 +46,7 @@ from snapkv.spark.read_options import (
     span_of,
 )
 from snapkv.spark.source_options import SourceOptions
+from snapkv.store.location import Location
 from snapkv.store.open import open_to_read
 
 

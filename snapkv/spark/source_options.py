@@ -10,10 +10,10 @@ from typing import Any
 
 from snapkv.archive.storage import SECONDS
 from snapkv.layout import Keyspace, Layout, RawKeyspace
-from snapkv.location import DEFAULT_NAME, Location
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.timing import zone_of
+from snapkv.store.location import DEFAULT_NAME, Location
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 

@@ -38,13 +38,13 @@ from snapkv.errors import (
 )
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
 from snapkv.layout import FormatRecord, Layout, RawKeyspace, StampRecord, raw_key
-from snapkv.location import COMMON_OPTIONS, DEFAULT_NAME, Location, open_engine
 from snapkv.model import K, V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.metered import Meter
 from snapkv.reading.observed_prefix import Observed, Observer
 from snapkv.reading.reader import Reader
+from snapkv.store.location import COMMON_OPTIONS, DEFAULT_NAME, Location, open_engine
 from snapkv.store.store import SnapshotKV
 from snapkv.store.store_writer import StoreWriter, check_timeout
 from snapkv.timeline import RING_SLOTS, Timeline

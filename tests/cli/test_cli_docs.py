@@ -14,7 +14,7 @@ from snapkv.cli.app import COMMANDS
 from snapkv.cli.exits import MEANINGS
 from snapkv.cli.importing import FROM_VARIABLES
 from snapkv.engine.etcd import security
-from snapkv.location import _ENGINES
+from snapkv.store.location import _ENGINES
 from tests.project.pages import ROOT, pages_run_by
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from cli_runner import Cli
 
 import cdcmeta.cli.app
 import snapkv.cli.app
-import snapkv.location
+import snapkv.store.location
 
 PROGRAMS = {"snapkv": snapkv.cli.app, "cdcmeta": cdcmeta.cli.app}
 ROOTS = {name: typer.main.get_command(program.app) for name, program in PROGRAMS.items()}
@@ -71,7 +71,7 @@ def test_every_option_with_one_value_given_twice_is_an_error(
     def opened(url: str, options: object) -> None:
         raise AssertionError(f"{url} was opened")
 
-    monkeypatch.setattr(snapkv.location, "check_engine", opened)
+    monkeypatch.setattr(snapkv.store.location, "check_engine", opened)
     monkeypatch.setattr(PROGRAMS[program], "app", ROOTS[program])  # made once, not for each line
     main = PROGRAMS[program].main
     for of, line, names in LINES:

@@ -127,7 +127,7 @@ def test_the_record_of_another_prefix(place, engine, clock, tmp_path, kind):
 
 def test_an_engine_that_was_set_back(tmp_path, clock):
     url, into = f"memory:{tmp_path}", str(tmp_path / "r")
-    engine = snapkv.location.open_engine(url, create=True, options={})
+    engine = snapkv.store.location.open_engine(url, create=True, options={})
     for n in range(5):
         write_raw(engine, Put(R + b"a", b"%d" % n))
     snapkv.record(url, into=into, observe="/registry/", clock=clock).catch_up()

@@ -12,7 +12,7 @@ from store.wrapping import Exchangeable, Reopening
 import snapkv.store.open
 from snapkv.base.waiting import bounded, monotonic
 from snapkv.errors import EngineUnavailableError
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 
 WAIT_S = 60.0
 STEP_S = 0.02

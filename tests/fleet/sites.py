@@ -16,7 +16,7 @@ from snapkv import ManualClock, pack
 from snapkv.engine import memory
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd.server import ServerClock
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 
 WAIT_S = 20
 _numbers = itertools.count()

@@ -25,7 +25,7 @@ FLOORS = [
         snapkv.clock
         snapkv.engine snapkv.web
         snapkv.committer snapkv.timeline snapkv.archive
-        snapkv.location snapkv.reading
+        snapkv.reading
         snapkv.coordination
         snapkv.store
         snapkv.copying snapkv.fleet snapkv.aio snapkv.metrics

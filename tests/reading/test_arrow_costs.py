@@ -5,9 +5,9 @@ from store.wrapping import Counting, wrap_engines
 
 import snapkv.reading.tables
 import snapkv.store.open
-from snapkv.location import open_engine
 from snapkv.reading import arrow, tables
 from snapkv.reading.tables import CommitTimes
+from snapkv.store.location import open_engine
 from snapkv.store.open import observe
 
 pytestmark = [

@@ -453,7 +453,7 @@ def test_what_it_costs(cluster, three, monkeypatch):
     engines = []
 
     def opened(url, **how):
-        engines.append(Counting(snapkv.location.open_engine(url, **how)))
+        engines.append(Counting(snapkv.store.location.open_engine(url, **how)))
         return engines[-1]
 
     monkeypatch.setattr(snapkv.store.open, "open_engine", opened)

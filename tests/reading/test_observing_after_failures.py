@@ -19,7 +19,7 @@ from snapkv.errors import (
     StoreRecreatedError,
     StoreRestoredError,
 )
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 
 pytestmark = pytest.mark.slow
 

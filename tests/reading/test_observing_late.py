@@ -12,7 +12,7 @@ from snapkv.engine.contract import Delete, Put
 from snapkv.errors import (
     StoreRecreatedError,
 )
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 
 # --- engines whose words come late ---
 

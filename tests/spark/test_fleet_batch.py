@@ -9,10 +9,10 @@ from store.engines import write_raw
 
 import snapkv
 from snapkv.engine.contract import Put
-from snapkv.location import open_engine
 from snapkv.spark import fleet_members, process_readers, read_tasks, sessions
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
+from snapkv.store.location import open_engine
 
 pytestmark = pytest.mark.slow
 

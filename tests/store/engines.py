@@ -13,7 +13,7 @@ from snapkv.engine import memory
 from snapkv.engine.contract import Delete, Put, Range, Txn
 from snapkv.engine.etcd.server import ServerClock
 from snapkv.errors import StoreClosedError
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 
 START_MS = 1_700_000_000_000
 

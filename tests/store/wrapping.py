@@ -17,7 +17,7 @@ from snapkv.engine.contract import (
     one_of,
 )
 from snapkv.engine.memory import MemoryEngine
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 from snapkv.timeline import continuity
 
 WAIT_S = 20

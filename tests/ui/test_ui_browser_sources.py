@@ -7,7 +7,7 @@ from store.engines import write_raw
 import snapkv
 from snapkv.engine.contract import Delete, Put
 from snapkv.layout import Layout
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 
 from .browsing import Person
 from .served import Served

@@ -16,7 +16,7 @@ from snapkv.engine.lmdb.directory import DATA_FILE, READERS_FILE
 from snapkv.engine.lmdb.lock import LOCK_FILE
 from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError, StoreNotFoundError
 from snapkv.layout import Layout, prefix_end
-from snapkv.location import open_engine
+from snapkv.store.location import open_engine
 from snapkv.times import PHYSICAL_MS_MAX
 
 SPACE = "git"
