@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floors.svg"
 WIDTH, FLOOR, BOX_WIDTH, BOX_HEIGHT, TOP = 900, 64, 124, 30, 20
-ALONE = {"__init__", "__main__", "_version", "pytest_plugin"}
+ALONE = {"__init__", "__main__", "pytest_plugin"}
 """The public names, which import from everywhere, and what begins nothing."""
 
 

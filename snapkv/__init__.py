@@ -26,7 +26,7 @@ contract below, `committer` writes, `timeline` finds the revision of a time, `re
 import logging
 
 from snapkv import fleet
-from snapkv._version import __version__
+from snapkv.base.version import __version__
 from snapkv.clock import Clock, ManualClock, SystemClock, commit_after
 from snapkv.coordination.election import Election, Leader
 from snapkv.coordination.leased_keys import LeasedKey, Live, LiveChange, LiveItems, LiveWatch

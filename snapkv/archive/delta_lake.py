@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID, uuid5
 
-from snapkv._version import __version__
 from snapkv.archive import open_files
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, existing
 from snapkv.archive.rows import LakeTable, PublishedTable, facts_of, tables_of
+from snapkv.base.version import __version__
 from snapkv.clock import SystemClock
 from snapkv.errors import ArchiveError
 from snapkv.layout import SourceId

@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from snapkv._version import __version__
 from snapkv.base.text import shortened_text
+from snapkv.base.version import __version__
 from snapkv.cli.exits import Exit
 from snapkv.cli.terminal import drop_output
 from snapkv.cli.terminal import patience as patience

@@ -6,7 +6,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
-from snapkv._version import __version__
+from snapkv.base.version import __version__
 from snapkv.clock import SystemClock
 from snapkv.hooks import CommitEvent, Hooks, LookupEvent, StoreLabel, TickEvent, WatchEvent
 from snapkv.times import physical_ms

@@ -11,7 +11,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, Stric
 from starlette.responses import Response
 
 from snapkv import errors
-from snapkv._version import __version__
+from snapkv.base.version import __version__
 from snapkv.times import format_time, physical_ms
 from snapkv.ui import page_text, rendered_values
 from snapkv.ui.context import Context

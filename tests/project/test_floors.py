@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = [
     line.split()
     for line in """
-        snapkv._version snapkv.errors snapkv.model
+        snapkv.errors snapkv.model
         snapkv.base
         snapkv.times snapkv.codecs snapkv.hooks snapkv.layout snapkv.tuples snapkv.rendering
         snapkv.clock

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("sources")  # parsed once
 ROOT = Path(__file__).parents[2]
 LISTED = (Path(__file__).with_name("nouns.txt")).read_text().splitlines()
 SMALL_LINES = 75
-ALONE = {"__init__", "__main__", "_version"}
+ALONE = {"__init__", "__main__", "version"}
 PATHS = [
     path.relative_to(ROOT)
     for package in ("snapkv", "cdcmeta")

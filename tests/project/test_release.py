@@ -31,8 +31,8 @@ optional-dependencies = {one = ["b>=2"], two = ["c", "snapkv[one]"], test = ["d"
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A small clone with a version, a changelog and metadata."""
-    (tmp_path / "snapkv").mkdir()
-    (tmp_path / "snapkv" / "_version.py").write_text('__version__ = "1.2.0"\n')
+    (tmp_path / "snapkv" / "base").mkdir(parents=True)
+    (tmp_path / "snapkv" / "base" / "version.py").write_text('__version__ = "1.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changes\n\n## 1.2.0 (2026-01-31)\n\n## 1.1.0 (x)\n")
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     git(tmp_path, "init", "--quiet")

@@ -24,10 +24,10 @@ class Sources:
 
     @property
     def version(self) -> str:
-        """The version in `snapkv/_version.py`. Raises `CheckFailed`."""
-        found = _VERSION.search(self._text("snapkv/_version.py"))
+        """The version in `snapkv/base/version.py`. Raises `CheckFailed`."""
+        found = _VERSION.search(self._text("snapkv/base/version.py"))
         if found is None:
-            raise CheckFailed('snapkv/_version.py has no line __version__ = "..."')
+            raise CheckFailed('snapkv/base/version.py has no line __version__ = "..."')
         return found[1]
 
     @property
@@ -58,7 +58,7 @@ class Sources:
         version, date = found[1], found[2]
         if version != self.version:
             raise CheckFailed(
-                f"the newest heading of CHANGELOG.md is {version}, snapkv/_version.py has "
+                f"the newest heading of CHANGELOG.md is {version}, snapkv/base/version.py has "
                 f"{self.version}: change one of them"
             )
         if _DATE.fullmatch(date) is None:
