@@ -18,7 +18,7 @@ Caveats. Times come from the committing process's clock: they order commits alwa
 wall-clock time only as far as clocks agree. A moment newer than the newest commit is not final.
 History lasts until `compact()` or `retain=` removes it.
 
-Reading the source: `docs/architecture.md` has the floors and five walks. `engine.contract` is the
+Reading the source: `docs/architecture.md` has the floors and six walks. `engine.contract` is the
 contract below, `committer` writes, `timeline` finds the revision of a time, `reading` reads it, and
 `store` joins them.
 """

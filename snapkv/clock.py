@@ -1,14 +1,14 @@
-"""Time: wall clocks, waiting, and the hybrid logical clock. No other module reads the time."""
+"""Time: wall clocks, whose home is `base/clocks.py`, and the hybrid logical clock."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 from weakref import ref
 
 from snapkv.base.arguments import check_int
+from snapkv.base.clocks import NS_PER_MS, Clock, ManualClock, SystemClock
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.errors import ClockSkewError, InvalidTimeError
 from snapkv.times import (
@@ -24,52 +24,10 @@ from snapkv.times import (
     unlikely,
 )
 
-NS_PER_MS = 1_000_000
+__all__ = ["Clock", "ManualClock", "SystemClock"]
+
 MAX_CLOCK_SKEW_S = 5.0
 MAX_CLOCK_SKEW_MS = round(MAX_CLOCK_SKEW_S * 1_000)
-
-
-class Clock(Protocol):
-    """A wall clock."""
-
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970."""
-        ...
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970."""
-        return time.time_ns() // NS_PER_MS
-
-    now_ns = staticmethod(time.time_ns)
-    """Returns nanoseconds since 1970."""
-
-
-class ManualClock:
-    """A clock that moves only when it is set: for tests, imports and replays.
-
-    >>> clock = ManualClock(1_000)
-    >>> clock.advance(5); clock.now_ms()
-    1005
-    """
-
-    def __init__(self, now_ms: int = 0) -> None:
-        self._now_ms = now_ms
-
-    def now_ms(self) -> int:
-        """Return the milliseconds last set."""
-        return self._now_ms
-
-    def set(self, now_ms: int) -> None:
-        """Set the clock, to any time."""
-        self._now_ms = now_ms
-
-    def advance(self, ms: int) -> None:
-        """Move the clock by some milliseconds."""
-        self._now_ms += ms
 
 
 class Unmarked(Protocol):

@@ -22,8 +22,8 @@ from snapkv.archive import open_files
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, existing
 from snapkv.archive.rows import LakeTable, PublishedTable, facts_of, tables_of
+from snapkv.base.clocks import SystemClock
 from snapkv.base.version import __version__
-from snapkv.clock import SystemClock
 from snapkv.errors import ArchiveError
 from snapkv.layout import SourceId
 

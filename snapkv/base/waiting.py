@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Protocol
-from uuid import UUID
 
 from snapkv.base.concurrency import here
 from snapkv.errors import EngineUnavailableError
@@ -17,28 +15,6 @@ monotonic = time.monotonic
 """Returns seconds of a clock that never goes back; deadlines count in them."""
 perf_counter = time.perf_counter
 """Returns seconds of the finest clock, for measuring durations."""
-
-
-def uptime_ns() -> int:
-    """Return nanoseconds that all processes of this machine count alike, until its next boot.
-
-    Changes of the wall clock do not affect it, and it stops while the machine sleeps, like
-    `monotonic`: a process that could not act meanwhile loses no time.
-    """
-    return time.monotonic_ns()  # of the whole system, on Linux since its boot
-
-
-@cache
-def boot_tag() -> int:
-    """Return 64 bits that identify this boot of the machine, never 0.
-
-    1 if the system has no id of its boots.
-    """
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return UUID(file.read().strip()).int >> 64
-    except (OSError, ValueError):
-        return 1
 
 
 def pause(seconds: float) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from snapkv.base.clocks import SystemClock
 from snapkv.cli.commands import App
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, seconds, takes
 from snapkv.cli.terminal import progress_bar, report, working
-from snapkv.clock import SystemClock
 from snapkv.copying import record
 from snapkv.errors import CompactedError
 from snapkv.times import pack, physical_ms

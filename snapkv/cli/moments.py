@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from snapkv.base.clocks import SystemClock
 from snapkv.cli.terminal import report
-from snapkv.clock import SystemClock
 from snapkv.layout import CREATION_ORDINAL
 from snapkv.model import Version
 from snapkv.reading.observed_prefix import Observed

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from snapkv.base.clocks import SystemClock
 from snapkv.cli.exits import CommandError, message_of, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, takes, warnings_shown
 from snapkv.cli.terminal import report, report_error, status_line
 from snapkv.cli.tick_command import MetricsOption, Stop, metrics_served
-from snapkv.clock import SystemClock
 from snapkv.copying import record as recorder_of
 from snapkv.copying.record_options import RecordStatus
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from snapkv.base.arguments import check_int, check_text, wrong_type
-from snapkv.clock import Clock
+from snapkv.base.clocks import Clock
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.hooks import Hooks, checked_hooks

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
+from snapkv.base.clocks import SystemClock
 from snapkv.base.waiting import StopEvent, monotonic, pause_unless
-from snapkv.clock import HybridClock, SystemClock
+from snapkv.clock import HybridClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
 from snapkv.copying.record_options import RecordOptions, RecordStatus, Report

@@ -17,9 +17,10 @@ from itertools import takewhile
 
 from sortedcontainers import SortedDict
 
+from snapkv.base.clocks import uptime_ns
 from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.lifecycle import renew_in_children
-from snapkv.base.waiting import monotonic, uptime_ns
+from snapkv.base.waiting import monotonic
 from snapkv.engine.bulk_reads import EngineBase, versions_of
 from snapkv.engine.caller_rules import (
     check_distinct,

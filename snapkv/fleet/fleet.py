@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from snapkv.base.arguments import check_bool, check_int, check_seconds
+from snapkv.base.clocks import Clock, SystemClock
 from snapkv.base.files import FilePath
 from snapkv.base.lifecycle import Closing
-from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.clock import HybridClock
 from snapkv.errors import (
     InvalidOptionError,
     InvalidTimeError,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from snapkv.base.clocks import Clock
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic
-from snapkv.clock import Clock
 from snapkv.engine.contract import GetResult
 from snapkv.errors import (
     ArchiveError,

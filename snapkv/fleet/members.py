@@ -16,8 +16,8 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 from snapkv.base.arguments import check_int, whole_number, wrong_type
+from snapkv.base.clocks import Clock
 from snapkv.base.lifecycle import Closing, renew_in_children
-from snapkv.clock import Clock
 from snapkv.errors import (
     InvalidOptionError,
     MembersBehindError,

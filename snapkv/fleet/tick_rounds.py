@@ -28,9 +28,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from snapkv.base.arguments import check_seconds
+from snapkv.base.clocks import ManualClock
 from snapkv.base.lifecycle import Closing, renew_in_children
 from snapkv.base.waiting import monotonic
-from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock, ManualClock
+from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock
 from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError, StoreClosedError
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, named

@@ -22,8 +22,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from snapkv.base.arguments import whole_number
+from snapkv.base.clocks import SystemClock
 from snapkv.base.lifecycle import renew_in_children
-from snapkv.clock import SystemClock
 from snapkv.errors import InvalidOptionError
 from snapkv.hooks import (
     CloseEvent,

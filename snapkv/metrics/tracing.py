@@ -6,8 +6,8 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
+from snapkv.base.clocks import SystemClock
 from snapkv.base.version import __version__
-from snapkv.clock import SystemClock
 from snapkv.hooks import CommitEvent, Hooks, LookupEvent, StoreLabel, TickEvent, WatchEvent
 from snapkv.times import physical_ms
 

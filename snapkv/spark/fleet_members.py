@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from snapkv.clock import SystemClock
+from snapkv.base.clocks import SystemClock
 from snapkv.errors import InvalidFileError
 from snapkv.fleet.description import members_of
 from snapkv.fleet.fleet import MEMBER_TIMEOUT_S

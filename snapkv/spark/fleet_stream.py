@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from snapkv.base.clocks import SystemClock
 from snapkv.base.waiting import monotonic, pause
-from snapkv.clock import SystemClock
 from snapkv.errors import MembersBehindError, another
 from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member

@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from snapkv.clock import SystemClock
+from snapkv.base.clocks import SystemClock
 from snapkv.errors import InvalidTimeError
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from snapkv.base.arguments import check_bool, check_known, check_text, wrong_type
+from snapkv.base.clocks import Clock, SystemClock
 from snapkv.base.waiting import bounded
-from snapkv.clock import MAX_CLOCK_SKEW_S, Clock, HybridClock, SystemClock
+from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock
 from snapkv.codecs import Codec
 from snapkv.committer import COMMIT_TIMEOUT_S, check_writer
 from snapkv.engine.contract import (

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from snapkv.base.arguments import check_seconds
+from snapkv.base.clocks import SystemClock
 from snapkv.base.concurrency import Lock, here
 from snapkv.base.waiting import bounded, perf_counter
-from snapkv.clock import SystemClock, too_far_ahead
+from snapkv.clock import too_far_ahead
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
 from snapkv.errors import (
     ClockSkewError,

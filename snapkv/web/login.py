@@ -15,7 +15,7 @@ from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
-from snapkv.clock import Clock, SystemClock
+from snapkv.base.clocks import Clock, SystemClock
 from snapkv.errors import InvalidOptionError
 
 COOKIE = "snapkv"

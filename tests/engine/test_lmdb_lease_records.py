@@ -11,7 +11,8 @@ import pytest
 from lmdb_processes import run
 from lmdb_words import ALL, FIRST, get, keys, leased, put, run_txn
 
-from snapkv.base.waiting import boot_tag, monotonic, uptime_ns
+from snapkv.base.clocks import boot_tag, uptime_ns
+from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Delete, Range, Refused
 from snapkv.engine.lmdb import LmdbEngine, records
 from snapkv.errors import LeaseNotFoundError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from lmdb_words import get, put, run_txn
 
-from snapkv.base.waiting import uptime_ns
+from snapkv.base.clocks import uptime_ns
 from snapkv.engine.contract import Compare, KeyValue, Put, PutResult, Target, Txn
 from snapkv.engine.lmdb import LmdbEngine, leases, reading, writing
 

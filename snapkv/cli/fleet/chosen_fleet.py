@@ -9,12 +9,13 @@ from typing import Annotated, NamedTuple, cast
 
 import typer
 
+from snapkv.base.clocks import SystemClock
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import counted, time_text
 from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import grouped, inherited, seconds, warnings_shown
 from snapkv.cli.terminal import patience, report, report_warning
-from snapkv.clock import HybridClock, SystemClock
+from snapkv.clock import HybridClock
 from snapkv.errors import NAMED_MAX, MembersBehindError
 from snapkv.fleet.description import members_of
 from snapkv.fleet.fleet import MEMBER_TIMEOUT_S, Fleet, open_members

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from snapkv.base.clocks import SystemClock
 from snapkv.cli.commit_commands import LogOptions, write_log
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
@@ -46,7 +47,6 @@ from snapkv.cli.store_options import (
     takes,
 )
 from snapkv.cli.terminal import Part
-from snapkv.clock import SystemClock
 from snapkv.errors import KeyNotFoundError
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.member import Member

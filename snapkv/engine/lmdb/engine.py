@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.base import files
 from snapkv.base.arguments import check_int
+from snapkv.base.clocks import SystemClock
 from snapkv.base.waiting import bounded
-from snapkv.clock import SystemClock
 from snapkv.engine.contract import (
     ChangeColumns,
     Columns,

@@ -1,6 +1,6 @@
 """Leases in one transaction: their records, and whether one is due.
 
-Due times are of `waiting.uptime_ns`, which all processes of the machine share, and are valid only
+Due times are of `clocks.uptime_ns`, which all processes of the machine share, and are valid only
 within one boot. The state record names that boot; a writer that finds another boot there restarts
 the time of every lease.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from snapkv.base.waiting import boot_tag, uptime_ns
+from snapkv.base.clocks import boot_tag, uptime_ns
 from snapkv.engine.lmdb import client, records
 from snapkv.engine.lmdb.environment import Transaction
 from snapkv.engine.lmdb.records import DUE, HELD, LEASE, LeaseRecord, StoredState

@@ -15,8 +15,8 @@ r"""The bytes of the lmdb engine: the contents of its three named databases.
 newest first, and a range of keys is a range of records. Flags: bit 0 = the key was removed;
 bit 1 = the id of its lease, 8 bytes, follows the header.
 
-Times are nanoseconds of `waiting.uptime_ns`; the earliest due time is 0 without leases. They are
-valid within one boot, which `boot` identifies: `waiting.boot_tag`, never 0.
+Times are nanoseconds of `clocks.uptime_ns`; the earliest due time is 0 without leases. They are
+valid within one boot, which `boot` identifies: `clocks.boot_tag`, never 0.
 
 Format 1 has no leases. The first grant changes it to format 2 for ever, because a program that does
 not know bit 1 would take the id for a part of the value. Such a program that has the store open

@@ -10,7 +10,8 @@ from functools import partial
 from threading import get_ident
 from typing import TypeAlias, TypeVar
 
-from snapkv.base.waiting import boot_tag, pause, uptime_ns
+from snapkv.base.clocks import boot_tag, uptime_ns
+from snapkv.base.waiting import pause
 from snapkv.engine.caller_rules import (
     check_distinct,
     check_limits,
