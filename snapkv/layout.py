@@ -12,7 +12,7 @@ Layout of a store named N (vectors in `snapkv/DESIGN.md` and `tests/unit/test_re
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -158,6 +158,15 @@ def stamp_of(value: bytes) -> int:
         return _BE64.unpack_from(value)[0]  # type: ignore[no-any-return]
     except struct.error as e:
         raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
+
+
+def stamps_of(values: Sequence[bytes]) -> list[int]:
+    """Return only the timestamps of many values of the timestamp key."""
+    try:
+        return [timestamp for (timestamp,) in map(_BE64.unpack_from, values)]
+    except struct.error as e:
+        shortest = min(values, key=len)
+        raise CorruptStoreError(f"the timestamp key holds no stamp: {shortest[:40]!r}") from e
 
 
 @dataclass(frozen=True, slots=True)

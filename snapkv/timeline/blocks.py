@@ -73,11 +73,13 @@ class Blocks:
         while high < len(runs) and runs[high].ordinal <= last + 1:
             high += 1
         made = _cut(*_joined(runs[low:high], ordinal, timestamps, revisions))
-        starts = [run.timestamps[0] for run in made]
-        marks = self._marks + sum(len(run.timestamps) for run in made)
-        marks -= sum(len(run.timestamps) for run in runs[low:high])
+        marks = self._marks
+        for run in runs[low:high]:
+            marks -= len(run.timestamps)
+        for run in made:
+            marks += len(run.timestamps)
         self._changing = True
-        self._starts[low:high] = starts
+        self._starts[low:high] = [run.timestamps[0] for run in made]
         runs[low:high] = made
         self._marks = marks
         self._changing = False

@@ -12,7 +12,7 @@ from sortedcontainers import SortedDict
 
 from snapkv.engine.contract import Engine, Range, RangeResult
 from snapkv.errors import CompactedError, SnapKVError, StoreRestoredError
-from snapkv.layout import Mark, source_key, stamp_of
+from snapkv.layout import Mark, source_key, stamps_of
 from snapkv.timeline.blocks import Blocks
 from snapkv.timeline.continuity import Continuity
 from snapkv.timeline.search import TIMESTAMP, Block, Bracket, mark_of, search, search_blocks
@@ -95,8 +95,9 @@ class Lookup:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
         `known` are marks that bound the search, one of them above `wanted`. Costs 0 to 5 round
-        trips for 16 million revisions, or some blocks of an embedded engine: see `search` and
-        `search_blocks`. A search that compaction overtakes begins again at the compaction point.
+        trips for 16 million revisions, or some blocks of an embedded engine (of a time at least
+        one): see `search` and `search_blocks`. A search that compaction overtakes begins again at
+        the compaction point.
         Raises `CompactedError` if that part of the history is gone. The caller must discard the
         result if the engine was restored meanwhile.
         """
@@ -109,6 +110,9 @@ class Lookup:
     def _search(self, bracket: Bracket) -> tuple[Mark, Mark]:
         if self._engine.remote:
             return search(bracket, self.probe)
+        if bracket.found and bracket.field == TIMESTAMP and bracket.low.timestamp:
+            with suppress(SnapKVError):  # what is wanted is found already: for later lookups
+                self._read_block(bracket.low.revision)
         return search_blocks(bracket, self._read_block)
 
     def _read_block(self, revision: int) -> Block:
@@ -117,7 +121,7 @@ class Lookup:
         found = self._engine.versions(self._key, revision, BLOCK_MARKS)
         if found.create_revision != self.creation.revision:
             return Block(revision, 0, (), ())
-        timestamps, revisions = [*map(stamp_of, reversed(found.values))], found.revisions[::-1]
+        timestamps, revisions = stamps_of(found.values)[::-1], found.revisions[::-1]
         ordinal = found.version - len(revisions) + 1
         if ordinal == 1:  # the creation is not a commit
             del timestamps[0], revisions[0]
@@ -156,21 +160,11 @@ class Lookup:
                     self._anchors.add(mark)
 
     def learn(self, floor: Mark, after: Mark, epoch: int) -> None:
-        """Keep two consecutive marks, so that the next lookup between them reads nothing.
-
-        In an embedded engine a search has also read the marks around them; if no search was needed,
-        a block is read now.
-        """
-        if self.blocks.find(floor.timestamp) is not None:
-            return
-        marks = [after]
-        if floor.timestamp:  # 0 is the creation's: it is not a commit
-            marks.insert(0, floor)
-            if not self._engine.remote:
-                with suppress(SnapKVError):  # the lookup itself has succeeded already
-                    self._read_block(floor.revision)
-        timestamps, revisions = [m.timestamp for m in marks], [m.revision for m in marks]
-        self.keep_block(marks[0].ordinal, timestamps, revisions, epoch)
+        """Keep two consecutive marks, so that the next lookup between them reads nothing."""
+        if self.blocks.find(floor.timestamp) is None:
+            marks = [floor, after] if floor.timestamp else [after]  # the creation is not a commit
+            timestamps, revisions, _ = zip(*marks, strict=True)
+            self.keep_block(marks[0].ordinal, timestamps, revisions, epoch)
 
     def keep_block(
         self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int], epoch: int

@@ -18,7 +18,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.hooks import Path
-from snapkv.layout import Mark, StampRecord, stamp_of
+from snapkv.layout import Mark, StampRecord, stamps_of
 from snapkv.timeline.blocks import MARKS_MAX
 from snapkv.timeline.continuity import RESTORED, ContinuousWatcher
 from snapkv.timeline.moment import Moment, compaction_error
@@ -434,7 +434,7 @@ class _Search:
             if not page.values or page.version != after.ordinal - 1:
                 raise CompactedError(low.timestamp, None)
             ordinals = range(page.version, 0, -1)
-            marks = zip(map(stamp_of, page.values), page.revisions, ordinals, strict=False)
+            marks = zip(stamps_of(page.values), page.revisions, ordinals, strict=False)
             run = [*map(Mark._make, marks)][::-1]
             yield [*run, after]
             after = run[0]

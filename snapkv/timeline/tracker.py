@@ -456,21 +456,18 @@ class Tracker:
     def between(self, field: int, wanted: int) -> tuple[Mark, Mark]:
         """Return the newest mark with `mark[field] <= wanted`, which is old, and the one after it.
 
-        0 to 5 round trips (see `Lookup.between`). The first call also starts the feed: that costs
-        another search, and a watch. Raises `StoreRestoredError` if the engine is restored
-        meanwhile.
+        0 to 5 round trips (see `Lookup.between`). The first call also starts the feed, unless the
+        ring has one slot: that costs another search, and a watch. Raises `StoreRestoredError` if
+        the engine is restored meanwhile.
         """
         continuity = self.continuity
         epoch = continuity.epoch
-        self.follow()
-        with self._lock:
-            if (
-                epoch == continuity.epoch
-                and field == TIMESTAMP
-                and (floor := self.ring.find(wanted))
-            ):
-                after = self.ring.after(floor)
-                if after is not None:
+        if self.ring.slots > 1:  # else it holds no mark with the one after it
+            self.follow()
+            with self._lock:
+                floor = self.ring.find(wanted) if field == TIMESTAMP else None
+                after = None if floor is None else self.ring.after(floor)
+                if floor and after and epoch == continuity.epoch:
                     return floor, after
         try:
             found = self.lookup.between(field, wanted, self._known())
@@ -487,8 +484,7 @@ class Tracker:
     def _known(self) -> list[Mark]:
         """Return known marks that can bound a search."""
         with self._lock:
-            marks = (self.ring.oldest, self.ring.newest, self.newest)
-            return [mark for mark in marks if mark is not None]
+            return list(filter(None, (self.ring.oldest, self.ring.newest, self.newest)))
 
     def step_function(self) -> StepFunction:
         """Return the revisions of the times in the ring, copied; no round trip."""

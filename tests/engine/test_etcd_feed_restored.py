@@ -91,7 +91,7 @@ def test_a_mark_that_goes_beyond_the_newest_is_checked_by_the_next_read(
     name, backup, gate = "next-read", tmp_path / "backup.db", threading.Event()
     follow = WatchReader._follow
     base = committed(node.url, name, *(b"base%d" % n for n in range(40)))
-    with snapkv.open(node.url, name=name, ring_slots=1) as store:
+    with snapkv.open(node.url, name=name, ring_slots=2) as store:
         followed(store, base)
         node.gateway.save_snapshot(backup)
         lost = committed(node.url, name, b"lost0", b"lost1")
