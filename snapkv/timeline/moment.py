@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from snapkv.base.waiting import check_in_time
@@ -129,6 +130,25 @@ class Moment:
         results = self._read_all([Range(key) for key in keys])
         return [result.kvs[0] if result.kvs else None for result in results]
 
+    def get_both(
+        self, other: Moment, keys: Sequence[bytes]
+    ) -> tuple[list[KeyValue | None], list[KeyValue | None]]:
+        """Return the versions of up to 64 stored keys at two moments, as `get`; one round trip.
+
+        Two if the moments are of different stores, or if compaction passed one of them.
+        """
+        if other._tracker is not self._tracker:
+            return self.get(keys), other.get(keys)
+        try:
+            readings = (self.reading, other.reading)
+            ranges = [Range(key, revision=reading) for reading in readings for key in keys]
+            results = self._tracker.read(ranges).results
+        except (CompactedError, FutureRevisionError):
+            return self.get(keys), other.get(keys)
+        self._check_epoch(other)
+        versions = [result.kvs[0] if result.kvs else None for result in results]
+        return versions[: len(keys)], versions[len(keys) :]
+
     def ranges(
         self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
     ) -> list[Sequence[KeyValue]]:
@@ -236,16 +256,16 @@ class Moment:
         """
         if not isinstance(other, Moment) or other._policy is not self._policy:
             return None
-        low, high = sorted((self, other), key=lambda each: (each.mark.ordinal, each.reading))
+        low, high = sorted((self, other), key=attrgetter("mark.ordinal", "reading"))
         if high.mark.ordinal - low.mark.ordinal > DIFF_REPLAY_COMMITS_MAX:
             return None
-        low._check_epoch()
-        high._check_epoch()
+        self._check_epoch(other)
         written: set[bytes] = set()
         events = 0
         try:
             for batch in replayed(self._tracker.engine, start, end, low.reading + 1, high.reading):
-                written.update(event.kv.key for event in batch.events)
+                for event in batch.events:
+                    written.add(event.kv.key)
                 events += len(batch.events)
                 if events > DIFF_REPLAY_EVENTS_MAX:
                     return None
@@ -253,8 +273,7 @@ class Moment:
             return None
         if not written:  # otherwise the caller reads these keys, which notices a restored engine
             self._tracker.continuity.assure()
-        low._check_epoch()
-        high._check_epoch()
+        self._check_epoch(other)
         return sorted(written)
 
     def next_revision(self) -> int:
@@ -302,8 +321,9 @@ class Moment:
         self._tracker.head_and(())
         self._check_epoch()
 
-    def _check_epoch(self) -> None:
-        if self.epoch != self._tracker.continuity.epoch:
+    def _check_epoch(self, other: Moment | None = None) -> None:
+        epoch = self.epoch if other is None else min(self.epoch, other.epoch)
+        if epoch != self._tracker.continuity.epoch:
             raise StoreRestoredError("the engine was restored or replaced since this was pinned")
 
 
