@@ -36,16 +36,13 @@ class Unmarked(Protocol):
     @property
     def tracker(self) -> object:
         """The store's marks."""
-        ...
 
     @property
     def place(self) -> object:
         """Where the store's calls run: see `Runtime.place`."""
-        ...
 
     def catch_up(self) -> None:
         """Read the newest timestamp, if that is still needed; one round trip at most."""
-        ...
 
 
 class SharedFloor:

@@ -42,11 +42,9 @@ class Codec(Protocol[T]):
 
     def encode(self, value: T, /) -> bytes:
         """Return the bytes of a value; raise any exception for one that is not valid."""
-        ...
 
     def decode(self, data: bytes, /) -> T:
         """Return the value of some bytes; raise any exception for bytes that are not valid."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +109,9 @@ class Model(Protocol):
     @classmethod
     def model_validate_json(cls, json_data: bytes, /) -> Self:
         """Return the model of some JSON."""
-        ...
 
     def model_dump(self, *, mode: str, by_alias: bool) -> dict[str, Any]:
         """Return the model as plain values."""
-        ...
 
 
 M = TypeVar("M", bound=Model)

@@ -46,7 +46,6 @@ class StatsSource(Protocol):
 
     def stats(self) -> Any:
         """Return its `Stats`; no round trip."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,11 +72,9 @@ class TableExecutor(Protocol):
         what an earlier assignment still writes. Return False if it cannot begin now: the agent
         calls again. Adding a table twice is not an error.
         """
-        ...
 
     def is_add_finished(self, table: str, *, is_prepare: bool) -> bool:
         """Return whether the table is prepared, or replicates, depending on `is_prepare`."""
-        ...
 
     def remove_table(self, table: str) -> bool:
         """Begin to stop a table; return False if it cannot begin now: the agent calls again.
@@ -84,23 +82,18 @@ class TableExecutor(Protocol):
         The agent may call it at any time, also while the table is being prepared or started: after
         that the table must not begin to write.
         """
-        ...
 
     def is_remove_finished(self, table: str) -> int | None:
         """Return the last checkpoint once nothing can write the table any more, else None."""
-        ...
 
     def all_tables(self) -> Collection[str]:
         """Return the tables that it has, in any state."""
-        ...
 
     def checkpoint(self) -> Progress:
         """Return the progress common to all its tables."""
-        ...
 
     def status(self, table: str) -> ExecutorStatus:
         """Return the status of a table; `ABSENT` for an unknown one."""
-        ...
 
 
 class RunningTable(NamedTuple):

@@ -42,11 +42,9 @@ class EngineWatch(Protocol[T_co]):
 
     def next(self, timeout: float | None = None) -> T_co | None:
         """Return the next step; None if `timeout` seconds bring none."""
-        ...
 
     def close(self) -> None:
         """End the watch; may be repeated."""
-        ...
 
 
 class Following(AsyncClosing, Generic[T]):

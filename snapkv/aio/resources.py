@@ -33,7 +33,6 @@ class SyncClosable(Protocol):
 
     def close(self) -> None:
         """Close it."""
-        ...
 
 
 S = TypeVar("S", bound=AsyncClosing)

@@ -31,34 +31,27 @@ class Files(Protocol):
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Write a file, durable on return; return False if there is one of that name."""
-        ...
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes; raises `FileMissingError`."""
-        ...
 
     def read_part(self, name: str, start: int, size: int) -> bytes:
         """Return `size` bytes of a file, fewer at its end; raises `FileMissingError`."""
-        ...
 
     def list(self, folder: str) -> list[FileEntry]:
         """Return the files below a folder, sorted by name; one request for each 1,000."""
-        ...
 
     def walk(self, folder: str) -> Iterator[FileEntry]:
         """Yield the files below a folder, unsorted; one request before each 1,000."""
-        ...
 
     def above(self) -> tuple[Files, Sequence[str]]:
         """Return the disk or bucket, and the names of the folders in it that these files are below.
 
         No request.
         """
-        ...
 
     def delete(self, name: str) -> None:
         """Remove a file; do nothing if there is none."""
-        ...
 
 
 class Folder:

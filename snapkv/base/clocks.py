@@ -18,7 +18,6 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970."""
-        ...
 
 
 class SystemClock:

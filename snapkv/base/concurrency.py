@@ -29,15 +29,12 @@ class Lock(Protocol):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; False if that was not possible in time."""
-        ...
 
     def release(self) -> None:
         """Give the lock back."""
-        ...
 
     def locked(self) -> bool:
         """Return whether the lock is taken."""
-        ...
 
     def __enter__(self) -> bool: ...
 
@@ -54,15 +51,12 @@ class Condition(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for `notify_all`; False after `timeout` seconds without it."""
-        ...
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until the predicate holds; return what it returned last."""
-        ...
 
     def notify_all(self) -> None:
         """Wake all that wait."""
-        ...
 
     def __enter__(self) -> bool: ...
 
@@ -79,15 +73,12 @@ class Flag(Protocol):
 
     def is_set(self) -> bool:
         """Return whether the flag is set."""
-        ...
 
     def set(self) -> None:
         """Set the flag, and wake all that wait."""
-        ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the flag; return whether it is set."""
-        ...
 
 
 class Waker(Protocol):
@@ -95,11 +86,9 @@ class Waker(Protocol):
 
     def wake(self) -> None:
         """Wake the waiter, or the next one that waits."""
-        ...
 
     def wait(self, timeout: float) -> None:
         """Wait for the waker, or for `timeout` seconds."""
-        ...
 
 
 class Work(Protocol):
@@ -107,11 +96,9 @@ class Work(Protocol):
 
     def is_alive(self) -> bool:
         """Return whether it still runs."""
-        ...
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended, `timeout` seconds at most."""
-        ...
 
 
 class Runtime(Protocol):
@@ -120,42 +107,33 @@ class Runtime(Protocol):
     @property
     def place(self) -> object:
         """Where its calls run: calls of one place may wait for each other's stores."""
-        ...
 
     def ident(self) -> int:
         """Return the id of the running call, which no other running call has; never 0."""
-        ...
 
     def lock(self) -> Lock:
         """Return a new lock."""
-        ...
 
     def condition(self) -> Condition:
         """Return a new condition."""
-        ...
 
     def event(self) -> Flag:
         """Return a new event."""
-        ...
 
     def waker(self) -> Waker:
         """Return a new waker."""
-        ...
 
     def start(self, target: Callable[[], object], name: str) -> Work:
         """Run a function in the background.
 
         Raises `RuntimeError` if that is not possible: no more threads, or the process ends.
         """
-        ...
 
     def join(self, thread: threading.Thread, timeout: float) -> None:
         """Wait for a thread, `timeout` seconds at most."""
-        ...
 
     def pause(self, seconds: float) -> None:
         """Wait for some seconds."""
-        ...
 
 
 class LoopRuntime(Runtime, Protocol):
@@ -166,11 +144,9 @@ class LoopRuntime(Runtime, Protocol):
 
         Raises what it raises, and `asyncio.CancelledError` if the task of this call is cancelled.
         """
-        ...
 
     def soon(self, function: Callable[[], object]) -> None:
         """Call a function in the loop, soon. Takes no lock: for finalizers, in any thread."""
-        ...
 
 
 class ThreadWaker:

@@ -19,7 +19,6 @@ class Renewable(Protocol):
 
     def after_fork(self) -> None:
         """Make new locks, and drop what another thread may have left half-changed."""
-        ...
 
 
 class ForkBarrier:

@@ -30,7 +30,6 @@ class StopEvent(Protocol):
 
     def is_set(self) -> bool:
         """Return whether to stop."""
-        ...
 
 
 def pause_unless(stop: StopEvent, seconds: float) -> None:

@@ -137,12 +137,10 @@ class InLog(Protocol):
     @property
     def commit(self) -> Commit:
         """The commit."""
-        ...
 
     @property
     def is_tick(self) -> bool:
         """Whether it is left out without --ticks."""
-        ...
 
 
 OneInLog = TypeVar("OneInLog", bound=InLog)

@@ -56,7 +56,6 @@ class KnownMarks(Protocol):
 
     def add_own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
         """Add a commit of this process: the mark it replaced, its own, the newest when sent."""
-        ...
 
 
 class CommitHistory(Protocol):
@@ -65,19 +64,15 @@ class CommitHistory(Protocol):
     @property
     def tracker(self) -> KnownMarks:
         """The marks that are known."""
-        ...
 
     def find(self, timestamp: int) -> tuple[Mark, StampRecord] | None:
         """Return the commit with exactly this timestamp; `CompactedError` if it was compacted."""
-        ...
 
     def oldest(self) -> Mark:
         """Return the oldest mark that compaction left."""
-        ...
 
     def verify(self, mark: Mark) -> None:
         """Raise `StoreRestoredError` if the engine holds another history than that of a mark."""
-        ...
 
 
 @dataclass(slots=True)

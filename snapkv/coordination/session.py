@@ -67,7 +67,6 @@ class Candidate(Protocol):
 
     def wake(self) -> None:
         """Check again whether the session lives."""
-        ...
 
 
 class Session(Closing):

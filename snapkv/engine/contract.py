@@ -103,7 +103,6 @@ class Watcher(Protocol):
     @property
     def reopened(self) -> int:
         """How often the watcher had reconnected before what `next` has returned last."""
-        ...
 
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch; None when none comes in `timeout` seconds (None: no bound).
@@ -114,11 +113,9 @@ class Watcher(Protocol):
         the next event was compacted; `StoreClosedError` after `close()` of the watcher or of the
         engine, from any thread.
         """
-        ...
 
     def close(self) -> None:
         """End the stream, also for a thread that waits in `next`."""
-        ...
 
 
 class Replay(NamedTuple):
@@ -342,7 +339,6 @@ class Engine(Protocol):
 
         It returns and raises the same as `read` of that one key, in fewer steps.
         """
-        ...
 
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
@@ -353,7 +349,6 @@ class Engine(Protocol):
         `serializable`, any member may answer at an old revision. The engine retries; it raises
         `EngineUnavailableError` after `timeout` seconds.
         """
-        ...
 
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         """Return the version of a key at a revision (not 0) and those before it, newest first.
@@ -361,25 +356,21 @@ class Engine(Protocol):
         They are successive, and none is older than the key's creation. Returns at most `limit`, and
         fewer if a remote engine needed another request; none if the key is absent.
         """
-        ...
 
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages, ascending, all at one revision (not 0), at a bounded memory."""
-        ...
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Pairs]:
         """Yield the pages of `scan` as keys and values only: the short path of listings."""
-        ...
 
     def columns(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
         """Yield the pages of `scan` as columns, without leases; needs pyarrow."""
-        ...
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Cut a range into pieces of about `rows` keys each, for readers that work side by side.
@@ -389,7 +380,6 @@ class Engine(Protocol):
         ones. At a revision (not 0); cheaper than a scan, but not free. Raises `ValueError` unless
         `rows` is at least 1.
         """
-        ...
 
     # --- writing, for the committer alone ---
 
@@ -405,7 +395,6 @@ class Engine(Protocol):
         Raises `Refused` when nothing was or ever will be applied. Any other error after `prepare`
         returned, such as `OutcomeUnknown`, leaves the outcome open.
         """
-        ...
 
     def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
         """Send transactions in order, each a revision of its own, until a compare of one fails.
@@ -413,14 +402,12 @@ class Engine(Protocol):
         Embedded engines make them durable together. An error may leave some of the first ones
         applied, and `OutcomeUnknown` the outcome of the next one open.
         """
-        ...
 
     def check_limits(self, txn: Txn) -> int:
         """Return a transaction's size in bytes, as it counts against `EngineLimits.request_bytes`.
 
         Raises `CommitTooLargeError` when it is over the engine's limits.
         """
-        ...
 
     # --- watching ---
 
@@ -429,14 +416,12 @@ class Engine(Protocol):
 
         `CompactedError` comes from its `next` when the start is below the compacted revision.
         """
-        ...
 
     def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
         """Yield what some revisions did, as columns, at a bounded memory; needs pyarrow.
 
         Raises `CompactedError` (unit "revision") if changes, or values before, were compacted.
         """
-        ...
 
     # --- compaction ---
 
@@ -452,11 +437,9 @@ class Engine(Protocol):
         is already compacted beyond `revision`, `FutureRevisionError` when `revision` is newer than
         the newest.
         """
-        ...
 
     def compacted_revision(self) -> int:
         """Return the oldest readable revision; 0 when nothing was ever compacted."""
-        ...
 
     # --- leases: their keys are removed unless the lease is kept alive ---
 
@@ -466,24 +449,20 @@ class Engine(Protocol):
         Raises `EngineUnavailableError` after `timeout` seconds. If the server granted the lease
         but its answer was lost, the lease ends by itself.
         """
-        ...
 
     def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
         """Restart a lease's time; return its seconds, counted from before this call at least.
 
         Raises `LeaseNotFoundError` when it has ended.
         """
-        ...
 
     def revoke(self, lease: int, *, timeout: float | None = None) -> None:
         """End a lease and remove its keys, in one revision; do nothing if it has ended."""
-        ...
 
     # --- the rest ---
 
     def close(self) -> None:
         """Free the engine's resources; a second call does nothing, any other call then raises."""
-        ...
 
     def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
         """Return (milliseconds since 1970, uncertainty) of the server's clock; None without one.
@@ -491,15 +470,12 @@ class Engine(Protocol):
         The clock of an embedded engine is the machine's. With `fresh` the engine reads the server's
         clock again, which may take a second; otherwise the call does not wait.
         """
-        ...
 
     def info(self) -> dict[str, int | str]:
         """Return facts about the engine for people: sizes, durability, versions. No secrets."""
-        ...
 
     def check(self) -> list[str]:
         """Return the problems found in the stored bytes, as texts."""
-        ...
 
 
 class PageForm(NamedTuple, Generic[Page]):

@@ -29,11 +29,9 @@ class WriteState(Protocol):
 
     def newest(self, key: bytes) -> KeyValue | None:
         """Return the key's newest version, None when it does not exist."""
-        ...
 
     def range(self, wanted: Range) -> RangeResult:
         """Answer a range of the newest state."""
-        ...
 
     def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
         """Write a key, attached to a lease (0: none); return the version before.
@@ -41,11 +39,9 @@ class WriteState(Protocol):
         Raises `LeaseNotFoundError` when the lease does not exist: nothing of the transaction may
         then be kept.
         """
-        ...
 
     def delete(self, key: bytes, range_end: bytes) -> int:
         """Remove a key or range; return how many keys it removed."""
-        ...
 
 
 def apply(txn: Txn, state: WriteState, header: Callable[[], Header]) -> TxnResult:

@@ -46,7 +46,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Close it; may be repeated."""
-        ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

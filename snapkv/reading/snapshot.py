@@ -44,33 +44,27 @@ class StateReads(Protocol):
 
     def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
         """Return the versions of stored keys, None where a key is absent."""
-        ...
 
     def pages(
         self, form: PageForm[Page], start: bytes, end: bytes, *, keys_only: bool = False
     ) -> Iterator[Page]:
         """Yield the range [start, end) in pages, ascending."""
-        ...
 
     def first(
         self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the first `limit` keys of the range [start, end) in pages, and read no more."""
-        ...
 
     def ranges(
         self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
     ) -> list[Sequence[KeyValue]]:
         """Return the contents of some short ranges, `limit` keys of each (0: all)."""
-        ...
 
     def count(self, start: bytes, end: bytes) -> int:
         """Return the number of keys in a range."""
-        ...
 
     def changed(self, other: StateReads, start: bytes, end: bytes) -> list[bytes] | None:
         """Return sorted stored keys that hold all differences; None if scanning is cheaper."""
-        ...
 
 
 def both_read(a: StateReads, b: StateReads, keys: Sequence[bytes]) -> Both:

@@ -58,7 +58,6 @@ class AskedColumns(Protocol):
     @property
     def needs_value(self) -> bool:
         """Whether values must be read at all."""
-        ...
 
 
 class BatchSchema(AskedColumns, Protocol):
@@ -66,7 +65,6 @@ class BatchSchema(AskedColumns, Protocol):
 
     def batch(self, found: Arrays) -> pa.RecordBatch:
         """Return columns as a batch of exactly the schema. Raises `SourceError`."""
-        ...
 
 
 class Task(InputPartition, ABC):

@@ -42,31 +42,24 @@ class RevisionPolicy(Protocol):
     @property
     def tracker(self) -> Tracker:
         """The marks of the store."""
-        ...
 
     def now(self) -> Moment:
         """Return the newest moment."""
-        ...
 
     def at(self, timestamp: int) -> Moment:
         """Return the moment of a timestamp."""
-        ...
 
     def moment(self, mark: Mark) -> Moment:
         """Return the moment of a known mark."""
-        ...
 
     def at_revision(self, revision: int) -> Moment:
         """Return the moment of a revision."""
-        ...
 
     def until(self, moment: Moment) -> int:
         """Return the last revision that is known to show a moment's state; or `CompactedError`."""
-        ...
 
     def earliest(self) -> int | None:
         """Return the smallest timestamp that can still be answered, None if none can."""
-        ...
 
 
 def compaction_error(

@@ -38,7 +38,6 @@ class TableFeed(Protocol):
     @property
     def timestamp(self) -> int:
         """Return the time up to which all commits were returned."""
-        ...
 
     def next(self, timeout: float) -> Mapping[str, Part] | None:
         """Return each table's part of the next commit; None after `timeout` seconds without one.
@@ -46,11 +45,9 @@ class TableFeed(Protocol):
         A table without changes in the commit has no part. Raises `CompactedError` if commits are
         gone, `StoreClosedError` after `close`.
         """
-        ...
 
     def close(self) -> None:
         """End the feed; any thread may call it."""
-        ...
 
 
 class WatchFeed(Generic[K]):

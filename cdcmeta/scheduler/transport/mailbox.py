@@ -27,22 +27,18 @@ class Post(Protocol):
     @property
     def address(self) -> str:
         """Where other captures reach it."""
-        ...
 
     def send(self, address: str, feed: str, envelope: Envelope) -> None:
         """Send a message of a changefeed; never blocks.
 
         It is lost if the address is not valid, or if no post listens there.
         """
-        ...
 
     def receive(self) -> list[tuple[str, Envelope]]:
         """Return the messages that have arrived, each with its changefeed; never blocks."""
-        ...
 
     def close(self) -> None:
         """End it; no thread of it remains, and later messages are lost. May be repeated."""
-        ...
 
 
 T = TypeVar("T")
