@@ -147,14 +147,14 @@ def shortened(before: bytes, after: bytes, chars_max: int = PREVIEW_CHARS_MAX) -
 def shortened_texts(before: str, after: str, chars_max: int) -> tuple[str, str]:
     """Return two texts in quotes, shortened so that they show the place where they differ."""
     start = window_start(before, after, chars_max)
-    start = _after_boundary(before, start, common_head(before, after))
-    parts = [text[start : start + chars_max] for text in (before, after)]
-    joined = "".join(parts)
-    quote: Quote = "'" if '"' in joined and "'" not in joined else '"'
-    first, second = (
-        f"{'...' * (start > 0)}{quoted(part, quote)}{'...' * (start + chars_max < len(text))}"
-        for part, text in zip(parts, (before, after), strict=True)
-    )
+    if start:  # go on to the beginning of the word or field that differs, if that is within reach
+        for boundary in _BOUNDARIES.finditer(before, start, common_head(before, after)):
+            start = boundary.end()
+    old, new = before[start : start + chars_max], after[start : start + chars_max]
+    quote: Quote = "'" if '"' in old + new and "'" not in old + new else '"'
+    head, end = "..." * (start > 0), start + chars_max
+    first = f"{head}{quoted(old, quote)}{'...' * (end < len(before))}"
+    second = f"{head}{quoted(new, quote)}{'...' * (end < len(after))}"
     return told_apart(first, second)
 
 
@@ -277,14 +277,6 @@ def window_start(before: str | bytes, after: str | bytes, size: int) -> int:
         return 0
     head = common_head(before, after)
     return max(0, min(head - size * 2 // 3, longest - size))
-
-
-def _after_boundary(text: str, start: int, head: int) -> int:
-    """Return the begin of the word or field that differs, if it is within reach of `start`."""
-    if start == 0:
-        return 0
-    found = [match.end() for match in _BOUNDARIES.finditer(text, start, head)]
-    return found[-1] if found else start
 
 
 def _hex_window(value: bytes, start: int, chars_max: int) -> str:

@@ -47,6 +47,7 @@ from snapkv.rendering import (
     shortened,
 )
 from snapkv.rendering.decoder import COMMAND_S_MAX
+from snapkv.rendering.paths import Patterns
 from snapkv.rendering.text_lines import LINES_MAX, Line, View
 from snapkv.rendering.value_tree import compact
 
@@ -195,11 +196,12 @@ class Renderer:
 
     def __init__(self, rendering: RenderingOptions, *, brief: bool = False) -> None:
         self.rendering, self._brief = rendering, brief and not rendering.asked
-        self.counts = dict.fromkeys(SIGNS, 0)
+        self.counts, self._view = dict.fromkeys(SIGNS, 0), rendering.view
         self.ignored = 0
         self._redaction = Redaction(rendering.redacted)
         self._ignore = rendering.ignore or ()
-        compare(None, None, ignore=self._ignore)  # raises before anything is read
+        if self._ignore:
+            Patterns.parse(self._ignore)  # raises before anything is read
         if rendering.kind is not None and rendering.kind not in (*KINDS, *decoders()):
             known = ", ".join([*KINDS, *decoders()])
             raise CommandError(f"--as takes {known}, not {rendering.kind!r}: choose one")
@@ -308,15 +310,18 @@ class Renderer:
         indent: str = "",
     ) -> None:
         """Write differences; in a table after columns `in_front`, else each line after `indent`."""
+        structured = out.structured
         for difference, change, compared, why in self._shown(differences):
-            if out.structured:
+            if structured:
                 out.record(self._fields(difference, change, compared))
             elif out.format == "table":
                 out.record({}, *in_front, *self._columns(difference.key, change, compared))
             else:
-                first, *more = self._lines(difference.key, change, compared, why, len(indent))
-                below = ([indent, *line] for line in more)
-                out.record({}, lines=[[indent or out.head, *first], *below])
+                lines = self._lines(difference.key, change, compared, why, len(indent))
+                for line in lines:
+                    line.insert(0, indent)
+                lines[0][0] = indent or out.head
+                out.record({}, lines=lines)
 
     def fields(self, differences: Iterable[Difference[str]]) -> Iterator[Json]:
         """Yield differences for programs."""
@@ -332,7 +337,9 @@ class Renderer:
             if compared.state == "ignored":
                 self.ignored += 1
                 continue
-            change = _change_of(difference)
+            change = "added" if difference.before is None else "changed"
+            if difference.after is None:
+                change = "removed"
             self.counts[change] += 1
             yield difference, change, compared, why
 
@@ -369,12 +376,12 @@ class Renderer:
         if rendering.stat:
             return [[(head, style), f"  {compared.stat}"], *note]
         redacted = compared.state == "redacted"
-        if change != "changed" and (self._brief or redacted or rendering.view == "auto"):
+        if change != "changed" and (self._brief or redacted or self._view == "auto"):
             return [[(f"{head}  {_one_line(compared)}", style)], *note]
         if self._brief or redacted or self._is_short(compared):
             return [[(head, style), "  ", *_parts(_brief(compared))], *note]
         lines = compared.lines(
-            rendering.view,
+            self._view,
             context=CONTEXT_LINES if rendering.unified is None else rendering.unified,
             width=max(WIDTH_MIN, get_terminal_size((WIDTH, 24)).columns - indent - 2),
             lines_max=FULL_LINES_MAX if rendering.full else LINES_MAX,
@@ -383,10 +390,12 @@ class Renderer:
 
     def _is_short(self, compared: ValueDifference) -> bool:
         """Return whether both values fit on the line of their key."""
-        if self.rendering.view != "auto" or compared.unit == "path":
+        if self._view != "auto" or compared.unit == "path":
             return False
-        values = [side.value for side in (compared.before, compared.after) if side]
-        return all(len(value) <= PREVIEW_CHARS_MAX and b"\n" not in value for value in values)
+        for side in (compared.before, compared.after):
+            if side and (len(side.value) > PREVIEW_CHARS_MAX or b"\n" in side.value):
+                return False
+        return True
 
     @property
     def summary(self) -> str:
@@ -413,12 +422,6 @@ class Renderer:
             report(f"snapkv: {counted(self.ignored, noun)} left out: only ignored paths differ")
 
 
-def _change_of(difference: Difference[str]) -> str:
-    if difference.before is None:
-        return "added"
-    return "removed" if difference.after is None else "changed"
-
-
 def _details(compared: ValueDifference) -> Json:
     """Return what differs, read as the options say: the paths, or else the lines, for JSON."""
     if compared.unit != "path":
@@ -436,8 +439,9 @@ def _path_json(change: PathChange) -> Json:
 
 
 def _one_line(compared: ValueDifference) -> str:
-    sides = [side for side in (compared.before, compared.after) if side is not None]
-    return sides[0].preview() if len(sides) == 1 else plain(_brief(compared))
+    before, after = compared.before, compared.after
+    alone = (before or after) if before is None or after is None else None
+    return plain(_brief(compared)) if alone is None else alone.preview()
 
 
 def _brief(compared: ValueDifference) -> Line:

@@ -279,7 +279,8 @@ def diff(
         options.readable(ring_slots=ONE_SLOT) as kv,
     ):
         before, after = settled(kv, before), settled(kv, after)
-        renderer.write(out, _seen(kv.diff(before, after, prefix or None), longer))
+        found = kv.diff(before, after, prefix or None)
+        renderer.write(out, _seen(found, longer) if prefix else found)
         renderer.finish(out)
     renderer.report_ignored()
     report_longer_names(longer)

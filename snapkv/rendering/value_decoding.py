@@ -74,11 +74,13 @@ def _found(value: bytes) -> Decoded:
     from snapkv.rendering.yaml_text import looks_like_yaml
 
     is_small = len(value) <= STRUCTURED_BYTES_MAX
-    kind = "kubernetes" if value.startswith(b"k8s\0") else "json" if _may_be_json(value) else ""
+    trimmed = value.removeprefix(_BOM.encode()).strip()
+    may_be_json = trimmed[:1] + trimmed[-1:] in (b"{}", b"[]")
+    kind = "kubernetes" if value.startswith(b"k8s\0") else "json" if may_be_json else ""
     if is_small and kind and (made := _made(kind, value)) is not None:
         return made
     text = stored_text(value)
-    if text is not None and not _is_readable(text):
+    if text and ("\0" in text or len(_CONTROLS.findall(text)) * CONTROL_CHARS_SHARE > len(text)):
         return Decoded("hex", value, "bytes", value)
     if text is not None:
         kind = "yaml" if is_small and "\n" in text and looks_like_yaml(text) else ""
@@ -216,11 +218,6 @@ _LOADERS: dict[str, Callable[[bytes], Decoded]] = {
 # --- which kinds a value may be ---------------------------------------------------------
 
 
-def _may_be_json(value: bytes) -> bool:
-    trimmed = value.removeprefix(_BOM.encode()).strip()
-    return trimmed[:1] + trimmed[-1:] in (b"{}", b"[]")
-
-
 def _begins_as_msgpack(value: bytes) -> bool:
     """Check whether a value begins as a map or an array with at least one item."""
     first = value[0] if value else 0
@@ -232,9 +229,3 @@ def _utf8(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError as e:
         raise NotThisKindError(f"is not valid UTF-8 at byte {e.start:,}") from e
-
-
-def _is_readable(text: str) -> bool:
-    if "\0" in text:
-        return False
-    return len(_CONTROLS.findall(text)) * CONTROL_CHARS_SHARE <= len(text)
