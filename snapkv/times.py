@@ -326,9 +326,11 @@ def understood(text: str, now_ms: int, zone: tzinfo | None = None) -> TypedTime:
     words = text.lower()
     if words == "now":
         return TypedTime(text, None, None, None)
-    if is_digits(text) or revision_of(words) is not None:
-        exact = int(resolve(text, now_ms)) if is_digits(text) else words
+    if is_digits(text):
+        exact: When = check_timestamp(int(text[:_DIGITS_MAX]))
         return TypedTime(text, exact, exact, exact)
+    if revision_of(words) is not None:
+        return TypedTime(text, words, words, words)
     now = EPOCH + timedelta(milliseconds=now_ms)
     match = _MOMENT.fullmatch(words)
     if match is None or not (match["date"] or match["time"]):

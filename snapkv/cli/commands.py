@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import typer
@@ -60,8 +61,9 @@ class _Params:
     """Parameters of a command or a group as both command lines need them.
 
     * The help shows no value for a flag: typer 0.28 shows `<bool>`.
-    * Text is taken as it is. typer 0.29 converts every value with pydantic, even a text or a value
-      that was not given; importing pydantic takes a third of the time of a short command.
+    * Text is taken as it is. typer 0.29 converts every value but a flag with pydantic, even a text
+      or a value that was not given; importing pydantic takes a third of the time of a short
+      command.
     * An option that one command line gives two values is a usage error. Otherwise the last value
       counts, in silence. A flag may be repeated.
     """
@@ -72,7 +74,8 @@ class _Params:
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
-            if hasattr(param, "type_descriptor") and "process_value" not in vars(param):
+            kind = getattr(param, "type_descriptor", None)
+            if kind and kind.annotation is not bool and "process_value" not in vars(param):
                 param.process_value = partial(_processed, param, param.process_value)
         return params
 
@@ -264,7 +267,7 @@ def _parsed(ctx: Any, parse: Callable[[list[str]], Any], args: list[str]) -> Any
     """Return the parsed words, of each option one value; raise if it was given several."""
     found, rest, order = parse(args)
     options = {each.name: each for each in order if each.param_type_name == "option"}
-    ends = any(option.is_eager for option in options.values())  # as --help does
+    ends = any(map(attrgetter("is_eager"), options.values()))  # as --help does
     for name, option in options.items():
         if not (option.multiple or option.count):
             values, found[name] = found[name], found[name][-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from snapkv.base.clocks import SystemClock
 from snapkv.cli.terminal import report
@@ -11,7 +12,7 @@ from snapkv.model import Version
 from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import Timeline
-from snapkv.times import TypedTime, When, format_time, revision_of, understood
+from snapkv.times import When, format_time, revision_of, understood
 
 
 def moment(text: str | None) -> When | None:
@@ -20,25 +21,25 @@ def moment(text: str | None) -> When | None:
     Times are resolved here, once, so that the whole command means the same moment, and the
     resolved time is shown. The store resolves revisions: see `settled`.
     """
-    return _understood(text, lambda typed: typed.state)
+    return _understood(text, "state")
 
 
 def since(text: str | None) -> When | None:
     """Return the time after which a range begins, as `moment`; None for now."""
-    return _understood(text, lambda typed: typed.since)
+    return _understood(text, "since")
 
 
 def start(text: str) -> When | None:
     """Return the first instant that a text names, as `moment`; None for now."""
-    return _understood(text, lambda typed: typed.start)
+    return _understood(text, "start")
 
 
-def _understood(text: str | None, meant: Callable[[TypedTime], When | None]) -> When | None:
+def _understood(text: str | None, meant: Literal["state", "since", "start"]) -> When | None:
     if text is None:
         return None
     now_ms = SystemClock().now_ms()
     typed = understood(text, now_ms)
-    when = meant(typed)
+    when: When | None = getattr(typed, meant)
     if echo := typed.echo(when, now_ms):
         report(f"snapkv: {echo}")
     return when
