@@ -7,6 +7,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from sortedcontainers import SortedDict
 
@@ -91,33 +92,37 @@ class Lookup:
         self._lock = threading.Lock()
         self.creation = Mark(0, 0, 1)
 
-    def between(self, field: int, wanted: int, known: Iterable[Mark]) -> tuple[Mark, Mark]:
+    def between(
+        self, field: int, wanted: int, known: Iterable[Mark], epoch: int
+    ) -> tuple[Mark, Mark]:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
-        `known` are marks that bound the search, one of them above `wanted`. Costs 0 to 5 round
-        trips for 16 million revisions, or some blocks of an embedded engine (of a time at least
-        one): see `search` and `search_blocks`. A search that compaction overtakes begins again at
-        the compaction point.
-        Raises `CompactedError` if that part of the history is gone. The caller must discard the
-        result if the engine was restored meanwhile.
+        `known` are marks of an epoch that bound the search, one of them above `wanted`. Costs 0 to
+        5 round trips for 16 million revisions, or some blocks of an embedded engine (of a time at
+        least one): see `search` and `search_blocks`. A search that compaction overtakes begins
+        again at the compaction point. Raises `CompactedError` if that part of the history is gone.
+        The caller must discard the result if the engine was restored meanwhile.
         """
         bracket = Bracket(field, wanted, *self._bounds(field, wanted, known))
         try:
-            return self._search(bracket)
+            return self._search(bracket, epoch)
         except CompactedError as e:
-            return self._from_compaction(bracket, e)
+            return self._from_compaction(bracket, epoch, e)
 
-    def _search(self, bracket: Bracket) -> tuple[Mark, Mark]:
+    def _search(self, bracket: Bracket, epoch: int) -> tuple[Mark, Mark]:
         if self._engine.remote:
             return search(bracket, self.probe)
+        read = partial(self._read_block, bracket, epoch)
         if bracket.found and bracket.field == TIMESTAMP and bracket.low.timestamp:
             with suppress(SnapKVError):  # what is wanted is found already: for later lookups
-                self._read_block(bracket.low.revision)
-        return search_blocks(bracket, self._read_block)
+                read(bracket.low.revision)
+        return search_blocks(bracket, read)
 
-    def _read_block(self, revision: int) -> Block:
-        """Read the mark in force at a revision and those before it; keep them as a block."""
-        epoch = self._continuity.epoch
+    def _read_block(self, bracket: Bracket, epoch: int, revision: int) -> Block:
+        """Read the mark in force at a revision and those before it; keep them as a block.
+
+        If the upper end of the bracket is the mark after these, the block contains it, too.
+        """
         found = self._engine.versions(self._key, revision, BLOCK_MARKS)
         if found.create_revision != self.creation.revision:
             return Block(revision, 0, (), ())
@@ -128,8 +133,11 @@ class Lookup:
             ordinal = 2
         block = Block(revision, ordinal, timestamps, revisions)
         if timestamps:
-            self.keep_block(ordinal, timestamps, revisions, epoch)
             self.keep((block.mark(0), block.mark(len(revisions) - 1)), epoch)
+            if bracket.high.ordinal == ordinal + len(revisions):
+                timestamps.append(bracket.high.timestamp)
+                revisions.append(bracket.high.revision)
+            self.keep_block(ordinal, timestamps, revisions, epoch)
         return block
 
     def probe(self, revisions: Sequence[int]) -> list[Mark]:
@@ -206,7 +214,9 @@ class Lookup:
             raise StoreRestoredError("the engine was restored or replaced before a search")
         return low, high
 
-    def _from_compaction(self, bracket: Bracket, error: CompactedError) -> tuple[Mark, Mark]:
+    def _from_compaction(
+        self, bracket: Bracket, epoch: int, error: CompactedError
+    ) -> tuple[Mark, Mark]:
         """Search again from the compaction point, if `wanted` is not older than that."""
         while True:
             compacted = error.earliest or self._engine.compacted_revision()
@@ -218,7 +228,7 @@ class Lookup:
                     kept = kept_by(self._engine, self._key)
                     raise CompactedError(requested, oldest.timestamp, archive=kept) from error
                 again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
-                return self._search(again)
+                return self._search(again, epoch)
             except CompactedError as e:
                 if e.unit == "timestamp" or e.earliest == error.earliest:
                     raise

@@ -470,7 +470,7 @@ class Tracker:
                 if floor and after and epoch == continuity.epoch:
                     return floor, after
         try:
-            found = self.lookup.between(field, wanted, self._known())
+            found = self.lookup.between(field, wanted, self._known(), epoch)
             if field == TIMESTAMP:
                 self.lookup.learn(*found, epoch)
         except FutureRevisionError:
@@ -535,7 +535,7 @@ class Tracker:
         start = newest.revision
         if first < newest.ordinal:
             try:
-                found = self.lookup.between(ORDINAL, first, [newest, *self._known()])
+                found = self.lookup.between(ORDINAL, first, [newest, *self._known()], epoch)
                 start = found[0].revision
             except CompactedError:
                 start = 0
