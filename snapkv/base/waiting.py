@@ -82,5 +82,5 @@ def check_in_time() -> None:
 
     For work in pieces that do not wait, or not long enough to notice the bound.
     """
-    if bounded(1.0) <= 0.0:
+    if _until.get() <= monotonic():
         raise EngineUnavailableError("the time for this read has passed")

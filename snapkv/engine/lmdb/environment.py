@@ -59,8 +59,8 @@ class Transaction:
             self.databases = databases = env.databases
             self.state = records.decode_state(self.txn.get(records.STATE_KEY, db=databases.meta))
         except BaseException as e:
-            self._end()
-            if isinstance(e, client.Error) or (isinstance(e, OSError) and client.error_number(e)):
+            self.__exit__(type(e), e, None)
+            if isinstance(e, OSError) and client.error_number(e):
                 raise client.translate(e, env.path) from e
             raise
         return self
@@ -71,11 +71,6 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end()
-        if isinstance(error, client.Error) and not isinstance(error, client.MapFullError):
-            raise client.translate(error, self.env.path) from error
-
-    def _end(self) -> None:
         """Abort a running transaction, and free it, before leaving `access`.
 
         Aborting is not enough: py-lmdb keeps a reader's slot until its object is freed.
@@ -92,6 +87,8 @@ class Transaction:
             if self._write:
                 self.env.running_write = None
             self.env.access.active.discard(get_ident())  # `leave`, without its own call
+        if isinstance(error, client.Error) and not isinstance(error, client.MapFullError):
+            raise client.translate(error, self.env.path) from error
 
     def _abort_undisturbed(self) -> None:
         """Abort a write transaction while no other thread reads.

@@ -119,7 +119,11 @@ def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
         for wanted in ranges:
             if wanted.revision != asked:
                 asked, revision = wanted.revision, revision_in(state, wanted)
-            results.append(answer(cursor, state, wanted, revision))
+            if wanted.range_end or wanted.keys_only or wanted.count_only:
+                results.append(answer(cursor, state, wanted, revision))
+            else:  # a hot path
+                found = point(cursor, wanted.key, revision)
+                results.append(RangeResult([], 0) if found is None else RangeResult([found], 1))
         return ReadResult(Header(state.revision, env.cluster), results)
 
 
@@ -142,7 +146,7 @@ def versions(env: Environment, key: bytes, revision: int, limit: int) -> Version
     Two walks in C: over the keys of the records, then over the values of the key's own records.
     """
     stem = records.checked_stem(key)
-    with env.reading() as txn:
+    with Transaction(env, write=False) as txn:
         newest = revision_in(txn.state, Range(key, b"", revision))
         cursor = txn.cursor()
         raws = list[bytes]()
