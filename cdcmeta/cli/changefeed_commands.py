@@ -20,7 +20,7 @@ from cdcmeta.cli.server_commands import (
 )
 from snapkv import format_time
 from snapkv.base.waiting import pause
-from snapkv.cli.command_kit import STORE_VARIABLE, App, json_line
+from snapkv.cli.command_kit import STORE_VARIABLE, App, argument, json_line, option
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Changefeeds
@@ -30,20 +30,14 @@ changefeed = App(help="Changefeeds: what captures replicate.", no_args_is_help=T
 LOOK_S = 1.0
 
 StoreOption = Annotated[
-    str,
-    typer.Option(metavar="URL", envvar=STORE_VARIABLE, help="The store that captures share."),
+    str, option("--store URL", "The store that captures share.", envvar=STORE_VARIABLE)
 ]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The changefeed.")]
-AtOption = Annotated[
-    str | None, typer.Option("--at", metavar="TIME", help="As it was at a time, such as -1h.")
-]
+Id = Annotated[str, argument("ID", "The changefeed.")]
+AtOption = Annotated[str | None, option("--at TIME", "As it was at a time, such as -1h.")]
 TableOption = Annotated[
-    str,
-    typer.Argument(
-        metavar="TABLE", help="A prefix (* is the whole store), a database, or LOG:0/RANGES."
-    ),
+    str, argument("TABLE", "A prefix (* is the whole store), a database, or LOG:0/RANGES.")
 ]
-CaptureOption = Annotated[str, typer.Argument(metavar="CAPTURE", help="Its label or its name.")]
+CaptureOption = Annotated[str, argument("CAPTURE", "Its label or its name.")]
 SINK_HELP = (
     "A store (lmdb:DIR, etcd://HOST:PORT); JSON lines (jsonl:DIR); a function (call:NAME); CouchDB "
     "(couch+http://HOST:PORT/DB, couch+https://...; * is the name of a database); records with the "
@@ -55,30 +49,30 @@ SINK_HELP = (
 def create(
     id: Id,
     store: StoreOption,
-    source: Annotated[str, typer.Option(metavar="URL", help="The store to replicate.")],
-    sink: Annotated[str, typer.Option(metavar="SINK", help=SINK_HELP)],
+    source: Annotated[str, option("--source URL", "The store to replicate.")],
+    sink: Annotated[str, option("--sink SINK", SINK_HELP)],
     prefix: Annotated[
         list[str] | None,
-        typer.Option(help="The keys of a table; once for each table. Everything, by default."),
+        option("--prefix", "The keys of a table; once for each table. Everything, by default."),
     ] = None,
     database: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A changes database as a table; once for each."),
+        list[str] | None, option("--database NAME", "A changes database as a table; once for each.")
     ] = None,
     log: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A CDC log, in equal ranges of its tokens.")
+        str | None, option("--log NAME", "A CDC log, in equal ranges of its tokens.")
     ] = None,
     ranges: Annotated[
-        int | None, typer.Option(help="How many tables a log becomes; one, by default.")
+        int | None, option("--ranges", "How many tables a log becomes; one, by default.")
     ] = None,
     start: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Replicate the changes since a time, without the state."),
+        str | None, option("--start TIME", "Replicate the changes since a time, without the state.")
     ] = None,
     name: NameOption = "default",
     cluster: ClusterOption = CLUSTER,
-    source_name: Annotated[str, typer.Option(help="The name of the source's store.")] = "default",
-    sink_name: Annotated[str, typer.Option(help="The name of the sink's store.")] = "default",
+    source_name: Annotated[
+        str, option("--source-name", "The name of the source's store.")
+    ] = "default",
+    sink_name: Annotated[str, option("--sink-name", "The name of the sink's store.")] = "default",
 ) -> None:
     """Replicate a store into a sink: its content as it is now, and then each change."""
     from cdcmeta.scheduler.runtime.stores_and_sinks import (
@@ -153,7 +147,7 @@ def status(
     name: NameOption = "default",
     cluster: ClusterOption = CLUSTER,
     at: AtOption = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew each second.")] = False,
+    watch: Annotated[bool, option("--watch", "Show it anew each second.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show how far a changefeed is, which capture has which table, and what is wrong."""
@@ -224,12 +218,12 @@ def update(
     id: Id,
     store: StoreOption,
     prefix: Annotated[
-        list[str] | None, typer.Option(help="The keys of a table; once for each table.")
+        list[str] | None, option("--prefix", "The keys of a table; once for each table.")
     ] = None,
     database: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A changes database; once for each.")
+        list[str] | None, option("--database NAME", "A changes database; once for each.")
     ] = None,
-    sink: Annotated[str | None, typer.Option(metavar="SINK", help=SINK_HELP)] = None,
+    sink: Annotated[str | None, option("--sink SINK", SINK_HELP)] = None,
     name: NameOption = "default",
     cluster: ClusterOption = CLUSTER,
 ) -> None:

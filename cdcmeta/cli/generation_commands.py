@@ -18,7 +18,7 @@ import typer
 import snapkv
 from cdcmeta.cli.server_commands import JsonOption, NameOption, opened_store, time_meant
 from cdcmeta.errors import ExpiryIncompleteError, GenerationNotFoundError, InvalidArgumentError
-from snapkv.cli.command_kit import STORE_VARIABLE, App, Json, json_line, time_json
+from snapkv.cli.command_kit import STORE_VARIABLE, App, Json, argument, json_line, option, time_json
 from snapkv.times import dated, duration_ms, revision_of
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
@@ -29,21 +29,15 @@ generations = App(help="CDC generations: list, make, repair, expire.", no_args_i
 streams = App(help="The streams of CDC generations.", no_args_is_help=True)
 
 StoreOption = Annotated[
-    str,
-    typer.Option(
-        metavar="URL", envvar=STORE_VARIABLE, help="The store: lmdb:./meta or etcd://HOST:PORT."
-    ),
+    str, option("--store URL", "The store: lmdb:./meta or etcd://HOST:PORT.", envvar=STORE_VARIABLE)
 ]
-LogOption = Annotated[str, typer.Option(help="The name of the log of generations.")]
-TimeArgument = Annotated[
-    str,
-    typer.Argument(metavar="TIME", help="2026-01-31 14:05, yesterday, 1h ago, a timestamp."),
-]
+LogOption = Annotated[str, option("--log", "The name of the log of generations.")]
+TimeArgument = Annotated[str, argument("TIME", "2026-01-31 14:05, yesterday, 1h ago, a timestamp.")]
 DelayOption = Annotated[
-    float | None, typer.Option(help="Seconds that news need to reach every process.")
+    float | None, option("--propagation-delay", "Seconds that news need to reach every process.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(help="Seconds to wait for members and other processes.")
+    float, option("--timeout", "Seconds to wait for members and other processes.")
 ]
 
 
@@ -100,9 +94,9 @@ def show(
 def make(
     ring: Annotated[
         Path,
-        typer.Argument(
-            metavar="RING",
-            help='A JSON file: {"tokens": {"-100": "node-1", ...}, '
+        argument(
+            "RING",
+            'A JSON file: {"tokens": {"-100": "node-1", ...}, '
             '"nodes": {"node-1": {"shards": 8, "ignore_msb": 12}, ...}}.',
         ),
     ],
@@ -110,7 +104,7 @@ def make(
     name: NameOption = "default",
     log: LogOption = "default",
     if_needed: Annotated[
-        bool, typer.Option("--if-needed", help="Only if the newest was made for another ring.")
+        bool, option("--if-needed", "Only if the newest was made for another ring.")
     ] = False,
     propagation_delay: DelayOption = None,
     timeout: TimeoutOption = 120.0,
@@ -144,14 +138,13 @@ def repair(
 
 @generations.command()
 def expire(
-    retention: Annotated[str, typer.Argument(metavar="AGE", help="An age such as 7d or 12h.")],
+    retention: Annotated[str, argument("AGE", "An age such as 7d or 12h.")],
     store: StoreOption,
     name: NameOption = "default",
     log: LogOption = "default",
     propagation_delay: DelayOption = None,
     ttl: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help="Also remove log rows older than this, even unread ones."),
+        str | None, option("--ttl AGE", "Also remove log rows older than this, even unread ones.")
     ] = None,
 ) -> None:
     """Mark superseded generations; remove those superseded for longer than AGE, with their rows.

@@ -25,6 +25,7 @@ from snapkv.cli.command_kit import (
     InsecureOption,
     PortOption,
     login_for,
+    option,
     password_file_option,
     patience,
     user_option,
@@ -41,58 +42,44 @@ LISTEN, CLUSTER, TTL_S, DRAIN_S = "127.0.0.1:0", "default", 10.0, 30.0
 
 StoreOption = Annotated[
     str,
-    typer.Option(
-        metavar="URL",
+    option(
+        "--store URL",
+        "The store of the records, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
         envvar=STORE_VARIABLE,
-        help="The store of the records, such as lmdb:./meta or etcd://HOST:PORT; created if "
-        "missing.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
-NameOption = Annotated[str, typer.Option(help="The name of the store there.")]
-ClusterOption = Annotated[str, typer.Option(help="Captures of one cluster share changefeeds.")]
-Listen = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where other captures reach it; port 0: any.")
-]
+JsonOption = Annotated[bool, option("--json", "Print one JSON object on each line.")]
+NameOption = Annotated[str, option("--name", "The name of the store there.")]
+ClusterOption = Annotated[str, option("--cluster", "Captures of one cluster share changefeeds.")]
+Listen = Annotated[str, option("--listen HOST:PORT", "Where other captures reach it; port 0: any.")]
 Advertise = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="The address for other captures, if different."),
+    str | None, option("--advertise HOST:PORT", "The address for other captures, if different.")
 ]
 Label = Annotated[
-    str | None, typer.Option(metavar="NAME", help="What operators call it; the host by default.")
+    str | None, option("--label NAME", "What operators call it; the host by default.")
 ]
 Ttl = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS", min=1.0, help="How long its tables stay with it after its death."
-    ),
+    float, option("--ttl SECONDS", "How long its tables stay with it after its death.", min=1.0)
 ]
 Drain = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.0, help="How long it hands over when it is ended.")
+    float, option("--drain SECONDS", "How long it hands over when it is ended.", min=0.0)
 ]
 Functions = Annotated[
     list[str] | None,
-    typer.Option(
-        "--function",
-        metavar="NAME=MODULE:FUNCTION",
-        help="A Python function that changefeeds may call as sink call:NAME.",
+    option(
+        "--function NAME=MODULE:FUNCTION",
+        "A Python function that changefeeds may call as sink call:NAME.",
     ),
 ]
-TlsCa = Annotated[str | None, typer.Option(metavar="PATH", help="The authority of all captures.")]
-TlsCert = Annotated[str | None, typer.Option(metavar="PATH", help="This capture's certificate.")]
-TlsKey = Annotated[str | None, typer.Option(metavar="PATH", help="The key of the certificate.")]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow other machines to reach it without TLS.")
-]
+TlsCa = Annotated[str | None, option("--tls-ca PATH", "The authority of all captures.")]
+TlsCert = Annotated[str | None, option("--tls-cert PATH", "This capture's certificate.")]
+TlsKey = Annotated[str | None, option("--tls-key PATH", "The key of the certificate.")]
+Insecure = Annotated[bool, option("--insecure", "Allow other machines to reach it without TLS.")]
 Metrics = Annotated[
     str | None,
-    typer.Option(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="Serve metrics for Prometheus at this address, without a login.",
-    ),
+    option("--metrics HOST:PORT", "Serve metrics for Prometheus at this address, without a login."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log each decision.")]
+Verbose = Annotated[bool, option("--verbose -v", "Log each decision.")]
 
 
 def capture(
@@ -211,28 +198,24 @@ PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = 5984, 8_000_000, 128_000_000
 
 Store = Annotated[
     str,
-    typer.Option(
-        metavar="URL",
+    option(
+        "--store URL",
+        "The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
         envvar=STORE_VARIABLE,
-        help="The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
     ),
 ]
 User = Annotated[str | None, user_option(VARIABLES)]
 PasswordFile = Annotated[Path | None, password_file_option(VARIABLES)]
 CorsOrigin = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ORIGIN",
-        help="An origin such as https://app.example, whose pages may use the server from "
+    option(
+        "--cors-origin ORIGIN",
+        "An origin such as https://app.example, whose pages may use the server from "
         "browsers; * for all pages, without the browser's login.",
     ),
 ]
-MaxBody = Annotated[
-    int, typer.Option(metavar="BYTES", min=1, help="The largest document or other body.")
-]
-MaxBulk = Annotated[
-    int, typer.Option(metavar="BYTES", min=1, help="The largest body of _bulk_docs.")
-]
+MaxBody = Annotated[int, option("--max-body BYTES", "The largest document or other body.", min=1)]
+MaxBulk = Annotated[int, option("--max-bulk BYTES", "The largest body of _bulk_docs.", min=1)]
 
 
 def serve(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli.commands import STORE_VARIABLE, App, CommandPlace, misuse_of, version_option
+from snapkv.cli.commands import STORE_VARIABLE, App, CommandPlace, misuse_of, option, version_option
 from snapkv.cli.exits import MEANINGS, Exit, Interrupts, code_of, message_of
 from snapkv.cli.store_options import JsonOption, NameOption, NoPagerOption, OutputOption
 from snapkv.cli.terminal import prepare_streams, report_error
@@ -46,6 +46,12 @@ COMMANDS = {
 }
 """The commands, in the order of the help. Only the module of the command that runs is imported."""
 
+StoreOption = Annotated[
+    str | None,
+    option(
+        "--store URL", "The store, as in lmdb:./meta or etcd://HOST:PORT.", envvar=STORE_VARIABLE
+    ),
+]
 VersionOption = Annotated[bool, version_option("snapkv")]
 
 app = App(name="snapkv", epilog=_EPILOG, rich_markup_mode="rich", table=COMMANDS)
@@ -53,15 +59,7 @@ app = App(name="snapkv", epilog=_EPILOG, rich_markup_mode="rich", table=COMMANDS
 
 @app.callback()
 def snapkv(
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            metavar="URL",
-            envvar=STORE_VARIABLE,
-            help="The store, as in lmdb:./meta or etcd://HOST:PORT.",
-        ),
-    ] = None,
+    store: StoreOption = None,
     name: NameOption = None,
     output_format: OutputOption = None,
     as_json: JsonOption = False,

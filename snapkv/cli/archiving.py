@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snapkv.base.clocks import SystemClock
-from snapkv.cli.commands import App
+from snapkv.cli.commands import App, argument, option
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.record_output import Output
@@ -28,10 +28,7 @@ archive = App(
     help="Look after an archive: the files in which record keeps history.",
 )
 
-UrlArgument = Annotated[
-    str,
-    typer.Argument(metavar="ARCHIVE", help="A folder, or s3://BUCKET/PATH.", show_default=False),
-]
+UrlArgument = Annotated[str, argument("ARCHIVE", "A folder, or s3://BUCKET/PATH.")]
 
 
 @archive.command()
@@ -147,12 +144,9 @@ def verify(options: StoreOptions, url: UrlArgument) -> None:
 def restore(
     options: StoreOptions,
     url: UrlArgument,
-    into: Annotated[
-        str | None, typer.Option("--into", metavar="STORE", help="A new store, as in lmdb:./meta.")
-    ] = None,
+    into: Annotated[str | None, option("--into STORE", "A new store, as in lmdb:./meta.")] = None,
     timeout: Annotated[
-        str | None,
-        typer.Option("--timeout", metavar="DURATION", help="Wait this long for another recorder."),
+        str | None, option("--timeout DURATION", "Wait this long for another recorder.")
     ] = None,
 ) -> None:
     """Make a store from the archive, with its whole history: times, writers and notes are kept.
@@ -178,8 +172,8 @@ def restore(
 def publish(
     options: StoreOptions,
     url: UrlArgument,
-    delta: Annotated[bool, typer.Option("--delta", help="For readers of Delta Lake.")] = False,
-    iceberg: Annotated[bool, typer.Option("--iceberg", help="For readers of Iceberg.")] = False,
+    delta: Annotated[bool, option("--delta", "For readers of Delta Lake.")] = False,
+    iceberg: Annotated[bool, option("--iceberg", "For readers of Iceberg.")] = False,
 ) -> None:
     """Make the archive's files readable as tables: changes and commits. No file is copied.
 

@@ -1,6 +1,14 @@
 """Kit for command lines of other packages: commands, options of servers, JSON lines."""
 
-from snapkv.cli.commands import STORE_VARIABLE, App, misuse_of, patience, version_option
+from snapkv.cli.commands import (
+    STORE_VARIABLE,
+    App,
+    argument,
+    misuse_of,
+    option,
+    patience,
+    version_option,
+)
 from snapkv.cli.formats import Json, json_line, time_json
 from snapkv.cli.server_options import (
     HOST,
@@ -22,9 +30,11 @@ __all__ = [
     "InsecureOption",
     "Json",
     "PortOption",
+    "argument",
     "json_line",
     "login_for",
     "misuse_of",
+    "option",
     "password_file_option",
     "patience",
     "time_json",

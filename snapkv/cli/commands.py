@@ -241,6 +241,23 @@ def misuse_of(error: Exception, program: str) -> str | None:
     return f"{message} (see {command} --help)"
 
 
+def option(form: str, help: str, **settings: Any) -> Any:
+    """Return an option: its names, what the help calls its value (nothing: a flag), its help.
+
+    >>> option("--output -o FORMAT", "How to answer.").metavar
+    'FORMAT'
+    """
+    words = form.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = None if len(names) == len(words) else words[-1]
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def argument(metavar: str, help: str | None = None) -> Any:
+    """Return an argument, which the help calls `metavar`, without its default."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
 def version_option(program: str) -> Any:
     """Return the option that prints the version of a program."""
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 
+from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted
@@ -89,31 +90,24 @@ class LogOptions:
     """Which commits a log prints, and how much of each, in the order of the help."""
 
     prefix: Annotated[
-        str | None,
-        typer.Option(
-            "--prefix", metavar="PREFIX", help="Only commits that changed a key that begins so."
-        ),
+        str | None, option("--prefix PREFIX", "Only commits that changed a key that begins so.")
     ] = None
     writer: Annotated[
         str | None,
-        typer.Option(
-            "--writer",
-            metavar="TEXT",
-            help="Only commits whose writer has this text in it; with * ? or [] all of it.",
+        option(
+            "--writer TEXT",
+            "Only commits whose writer has this text in it; with * ? or [] all of it.",
         ),
     ] = None
-    grep: Annotated[
-        str | None,
-        typer.Option("--grep", metavar="TEXT", help="Only commits whose note has this text."),
-    ] = None
-    ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", "-i", help="For --writer and --grep.")
-    ] = False
+    grep: Annotated[str | None, option("--grep TEXT", "Only commits whose note has this text.")] = (
+        None
+    )
+    ignore_case: Annotated[bool, option("--ignore-case -i", "For --writer and --grep.")] = False
     since_: SinceOption = None
     until: UntilOption = None
     count: CountOption = None
     oldest_first: OldestFirst = False
-    ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False
+    ticks: Annotated[bool, option("--ticks", "Print ticks, too.")] = False
     patch: PatchOption = False
 
     @property
@@ -153,10 +147,7 @@ def log(
     options: StoreOptions,
     rendering: RenderingOptions,
     which: LogOptions,
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY", help="Only commits that changed these.", show_default=False),
-    ] = None,
+    keys: Annotated[list[str] | None, argument("KEY", "Only commits that changed these.")] = None,
 ) -> None:
     """Print the commits, newest first: time, revision, writer, note, meta.
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from shutil import get_terminal_size, which
 from typing import Annotated
 
-import typer
-
 from snapkv.base.text import PREVIEW_CHARS_MAX
 from snapkv.base.waiting import monotonic
+from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import (
     Json,
@@ -58,54 +57,41 @@ REDACT_VARIABLE = "SNAPKV_REDACT"
 class RenderingOptions:
     """The options of values and differences, in the order in which the help lists them."""
 
-    stat: Annotated[bool, typer.Option("--stat", help="Only count what differs in each key.")] = (
-        False
-    )
-    name_only: Annotated[bool, typer.Option("--name-only", help="Only print the keys.")] = False
+    stat: Annotated[bool, option("--stat", "Only count what differs in each key.")] = False
+    name_only: Annotated[bool, option("--name-only", "Only print the keys.")] = False
     unified: Annotated[
-        int | None,
-        typer.Option(
-            "--unified", "-U", metavar="N", min=0, help="Print N equal lines around each change."
-        ),
+        int | None, option("--unified -U N", "Print N equal lines around each change.", min=0)
     ] = None
-    full: Annotated[
-        bool, typer.Option("--full", help="Print all lines of the values that differ.")
-    ] = False
+    full: Annotated[bool, option("--full", "Print all lines of the values that differ.")] = False
     side_by_side: Annotated[
-        bool, typer.Option("--side-by-side", help="Print before and after beside each other.")
+        bool, option("--side-by-side", "Print before and after beside each other.")
     ] = False
-    word: Annotated[bool, typer.Option("--word", help="Mark the words that differ.")] = False
+    word: Annotated[bool, option("--word", "Mark the words that differ.")] = False
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ignore",
-            metavar="PATH",
-            help="A path that does not count, such as metadata.labels; kubernetes is a preset.",
+        option(
+            "--ignore PATH",
+            "A path that does not count, such as metadata.labels; kubernetes is a preset.",
         ),
     ] = None
     redact: Annotated[
         list[str] | None,
-        typer.Option(
-            "--redact",
-            metavar="PREFIX",
-            help="Print no values of keys that begin so, nor of those that the environment's "
+        option(
+            "--redact PREFIX",
+            "Print no values of keys that begin so, nor of those that the environment's "
             f"{REDACT_VARIABLE} lists.",
         ),
     ] = None
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--as",
-            metavar="KIND",
+        option(
+            "--as KIND",
+            f"Read values as {', '.join(KINDS)}, or by an installed decoder.",
             autocompletion=lambda: list(KINDS),
-            help=f"Read values as {', '.join(KINDS)}, or by an installed decoder.",
         ),
     ] = None
     decoder: Annotated[
-        str | None,
-        typer.Option(
-            "--decoder", metavar="COMMAND", help="Read values by a command, such as 'auger decode'."
-        ),
+        str | None, option("--decoder COMMAND", "Read values by a command, such as 'auger decode'.")
     ] = None
 
     def __post_init__(self) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
-import typer
-
 from snapkv.base.text import LongerNames
+from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
 from snapkv.cli.record_output import Output
@@ -48,12 +47,10 @@ FROM_VARIABLES = {
 
 ToOption = Annotated[
     str | None,
-    typer.Option(
-        "--store",
-        "--to",
-        metavar="URL",
+    option(
+        "--store --to URL",
+        f"The store that gets them; else the environment's {STORE_VARIABLE}.",
         callback=inherited,
-        help=f"The store that gets them; else the environment's {STORE_VARIABLE}.",
     ),
 ]
 
@@ -61,28 +58,20 @@ ToOption = Annotated[
 @takes("note", "meta", "writer", "raw")
 def import_prefix(
     options: StoreOptions,
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
-    ],
+    prefix: Annotated[str, argument("PREFIX", "Exact to the byte.")],
     source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="URL", help="Where they are; else where the store is."),
+        str | None, option("--from URL", "Where they are; else where the store is.")
     ] = None,
     store: ToOption = None,
-    strip: Annotated[bool, typer.Option("--strip", help="Take the prefix off the keys.")] = False,
-    under: Annotated[
-        str, typer.Option("--under", metavar="NEWPREFIX", help="Put this before the keys.")
-    ] = "",
+    strip: Annotated[bool, option("--strip", "Take the prefix off the keys.")] = False,
+    under: Annotated[str, option("--under NEWPREFIX", "Put this before the keys.")] = "",
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace other values, remove keys that the source lacks."),
+        bool, option("--replace", "Replace other values, remove keys that the source lacks.")
     ] = False,
     batches: Annotated[
-        bool, typer.Option("--batches", help="Use several commits if one is too small.")
+        bool, option("--batches", "Use several commits if one is too small.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")] = (
-        False
-    ),
+    dry_run: Annotated[bool, option("--dry-run", "Only print what would be done.")] = (False),
     yes: YesOption = False,
 ) -> None:
     """Commit the newest state of keys that other programs wrote, and print its time.

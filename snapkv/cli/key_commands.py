@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snapkv.base.text import LongerNames
+from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import (
@@ -114,7 +115,7 @@ def write_value(value: bytes, renderer: Renderer) -> None:
         report(f"({decoded.kind}, {len(value):,} bytes; into a pipe or file they go as they are)")
 
 
-LongOption = Annotated[bool, typer.Option("-l", "--long", help="With revision, size and value.")]
+LongOption = Annotated[bool, option("-l --long", "With revision, size and value.")]
 
 
 @takes("observe", "archive", "timeout", "no_pager")
@@ -246,15 +247,9 @@ def _version_record(
 # --- differences and origins ---
 
 
-BeforeArgument = Annotated[
-    str, typer.Argument(metavar="TIME", help="The time before.", show_default=False)
-]
-AfterArgument = Annotated[
-    str, typer.Argument(metavar="TIME", help="The time after; else now.", show_default=False)
-]
-ExitCodeOption = Annotated[
-    bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
-]
+BeforeArgument = Annotated[str, argument("TIME", "The time before.")]
+AfterArgument = Annotated[str, argument("TIME", "The time after; else now.")]
+ExitCodeOption = Annotated[bool, option("--exit-code", "End with 1 when there are differences.")]
 
 
 @takes("observe", "archive", "timeout", "no_pager")

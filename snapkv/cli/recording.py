@@ -6,9 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
 
-import typer
-
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError, message_of, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.record_output import Output
@@ -20,10 +19,9 @@ from snapkv.copying.record_options import RecordStatus
 
 IntoOption = Annotated[
     str | None,
-    typer.Option(
-        "--into",
-        metavar="PLACE",
-        help="Where history is kept: a folder or s3://BUCKET/PATH (an archive), or lmdb:PATH or "
+    option(
+        "--into PLACE",
+        "Where history is kept: a folder or s3://BUCKET/PATH (an archive), or lmdb:PATH or "
         "etcd://HOST:PORT (another store).",
     ),
 ]
@@ -33,35 +31,24 @@ IntoOption = Annotated[
 def record(
     options: StoreOptions,
     into: IntoOption = None,
-    into_name: Annotated[
-        str | None, typer.Option("--into-name", metavar="NAME", help="The name of that store.")
-    ] = None,
+    into_name: Annotated[str | None, option("--into-name NAME", "The name of that store.")] = None,
     every: Annotated[
-        str,
-        typer.Option(
-            "--every", metavar="DURATION", help="With --observe: record the time this often."
-        ),
+        str, option("--every DURATION", "With --observe: record the time this often.")
     ] = "1s",
     flush: Annotated[
-        str,
-        typer.Option(
-            "--flush", metavar="DURATION", help="Of an archive: write files this often, at most."
-        ),
+        str, option("--flush DURATION", "Of an archive: write files this often, at most.")
     ] = "60s",
     keep: Annotated[
-        str | None,
-        typer.Option("--keep", metavar="DURATION", help="Drop history older than this; else none."),
+        str | None, option("--keep DURATION", "Drop history older than this; else none.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Record what exists now, print its time, and end.")
+        bool, option("--once", "Record what exists now, print its time, and end.")
     ] = False,
     forget: Annotated[
         bool,
-        typer.Option(
-            "--forget", help="Record nothing: let compaction no longer wait for this recording."
-        ),
+        option("--forget", "Record nothing: let compaction no longer wait for this recording."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    quiet: Annotated[bool, option("--quiet -q", "Print no progress.")] = False,
     metrics: MetricsOption = None,
 ) -> None:
     """Copy each commit to another place, where compaction of the store cannot reach it.

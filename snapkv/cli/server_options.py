@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from snapkv.cli.commands import option
 from snapkv.errors import InvalidOptionError
 
 if TYPE_CHECKING:  # only serving needs an extra, not the help
@@ -17,21 +18,13 @@ HOST = "127.0.0.1"
 """The default of `snapkv.web`, repeated here so that --help needs no extra."""
 PASSWORD_CHARACTERS_MAX = 1_024
 
-HostOption = Annotated[str, typer.Option("--host", help="The address to listen on.")]
-PortOption = Annotated[
-    int, typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any free port.")
-]
+HostOption = Annotated[str, option("--host", "The address to listen on.")]
+PortOption = Annotated[int, option("--port", "The port; 0 takes any free port.", min=0, max=65_535)]
 AllowHostOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow-host",
-        metavar="NAME",
-        help="Another host name for requests to a server without a login.",
-    ),
+    option("--allow-host NAME", "Another host name for requests to a server without a login."),
 ]
-InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="Allow other machines without a login.")
-]
+InsecureOption = Annotated[bool, option("--insecure", "Allow other machines without a login.")]
 
 
 def user_option(prefix: str) -> Any:

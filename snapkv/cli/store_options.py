@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from snapkv.base.files import check_mode
+from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.pager import paged
 from snapkv.cli.record_output import FORMATS, Output
@@ -41,125 +42,91 @@ def inherited(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any
 
 StoreOption = Annotated[
     str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        callback=inherited,
-        help="The store, as in lmdb:./meta or etcd://HOST:PORT; else the environment's "
+    option(
+        "--store URL",
+        "The store, as in lmdb:./meta or etcd://HOST:PORT; else the environment's "
         f"{STORE_VARIABLE}.",
+        callback=inherited,
     ),
 ]
 NameOption = Annotated[
     str | None,
-    typer.Option(
-        "--name",
-        metavar="NAME",
-        callback=inherited,
-        help=f"The store's name in that place; else {DEFAULT_NAME!r}.",
+    option(
+        "--name NAME", f"The store's name in that place; else {DEFAULT_NAME!r}.", callback=inherited
     ),
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option(
-        "--json", callback=inherited, help="Answer in JSON, one document on each line: -o json."
-    ),
+    option("--json", "Answer in JSON, one document on each line: -o json.", callback=inherited),
 ]
 OutputOption = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FORMAT",
+    option(
+        "--output -o FORMAT",
+        f"How to answer: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; else {FORMATS[0]}.",
         callback=inherited,
         autocompletion=lambda: list(FORMATS),
-        help=f"How to answer: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; else {FORMATS[0]}.",
     ),
 ]
 NoPagerOption = Annotated[
-    bool,
-    typer.Option("--no-pager", callback=inherited, help="Use no pager on a terminal."),
+    bool, option("--no-pager", "Use no pager on a terminal.", callback=inherited)
 ]
 RawOption = Annotated[
-    bool, typer.Option("--raw", help="Show times as timestamps, which name one commit exactly.")
+    bool, option("--raw", "Show times as timestamps, which name one commit exactly.")
 ]
 AtOption = Annotated[
-    str | None,
-    typer.Option("--at", metavar="TIME", help="The moment to read: 14:05, yesterday, 1h ago."),
+    str | None, option("--at TIME", "The moment to read: 14:05, yesterday, 1h ago.")
 ]
-NoteOption = Annotated[
-    str | None, typer.Option("--note", metavar="TEXT", help="Why, for the commit log.")
-]
+NoteOption = Annotated[str | None, option("--note TEXT", "Why, for the commit log.")]
 MetaOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--meta",
-        metavar="NAME=TEXT",
-        help="A fact for the commit log, as request=r-17; repeatable.",
-    ),
+    option("--meta NAME=TEXT", "A fact for the commit log, as request=r-17; repeatable."),
 ]
 WriterOption = Annotated[
     str | None,
-    typer.Option(
-        "--writer",
-        metavar="TEXT",
+    option(
+        "--writer TEXT",
+        f"The writer in the commit log; else {WRITER_VARIABLE}, else user@host.",
         envvar=WRITER_VARIABLE,
         show_envvar=False,
-        help=f"The writer in the commit log; else {WRITER_VARIABLE}, else user@host.",
     ),
 ]
 ObserveOption = Annotated[
     str | None,
-    typer.Option(
-        "--observe",
-        metavar="PREFIX",
-        help="Instead of the store's keys: those of other programs, at its ticks.",
+    option(
+        "--observe PREFIX", "Instead of the store's keys: those of other programs, at its ticks."
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+YesOption = Annotated[bool, option("--yes -y", "Do it without asking.")]
 ArchiveOption = Annotated[
     str | None,
-    typer.Option(
-        "--archive",
-        metavar="URL",
-        help="The store's archive, which has what was compacted: a folder or s3://BUCKET/PATH.",
+    option(
+        "--archive URL",
+        "The store's archive, which has what was compacted: a folder or s3://BUCKET/PATH.",
     ),
 ]
 TimeoutOption = Annotated[
     str | None,
-    typer.Option(
-        "--timeout",
-        metavar="DURATION",
-        help="Fail (code 7) when opening or reading takes longer than this, such as 500ms or 5s.",
+    option(
+        "--timeout DURATION",
+        "Fail (code 7) when opening or reading takes longer than this, such as 500ms or 5s.",
     ),
 ]
 ModeOption = Annotated[
     str | None,
-    typer.Option(
-        "--mode",
-        metavar="OCTAL",
-        help="Permissions of the new files, such as 640; else only their owner has access.",
+    option(
+        "--mode OCTAL",
+        "Permissions of the new files, such as 640; else only their owner has access.",
     ),
 ]
-SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Only what came after this.")
-]
-UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Only what came up to this.")
-]
-OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the order around.")]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
-PrefixArgument = Annotated[
-    str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
-]
-PrefixOption = Annotated[
-    str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
-]
-PatchOption = Annotated[
-    bool, typer.Option("--patch", "-p", help="Print what each commit changed, as diff does.")
-]
-CountOption = Annotated[
-    int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most N.")
-]
+SinceOption = Annotated[str | None, option("--since TIME", "Only what came after this.")]
+UntilOption = Annotated[str | None, option("--until TIME", "Only what came up to this.")]
+OldestFirst = Annotated[bool, option("--oldest-first", "Turn the order around.")]
+KeyArgument = Annotated[str, argument("KEY")]
+PrefixArgument = Annotated[str, argument("PREFIX", "Exact to the byte.")]
+PrefixOption = Annotated[str, option("--prefix PREFIX", "Only keys that begin so.")]
+PatchOption = Annotated[bool, option("--patch -p", "Print what each commit changed, as diff does.")]
+CountOption = Annotated[int | None, option("-n --count N", "At most N.", min=0)]
 
 
 def file_mode(text: str | None) -> int | None:

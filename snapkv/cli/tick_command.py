@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Annotated, Any
 
-import typer
-
 from snapkv.base.waiting import monotonic
+from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
 from snapkv.cli.store_options import CountOption, StoreOptions, takes
@@ -28,11 +27,7 @@ from snapkv.times import duration_ms
 
 MetricsOption = Annotated[
     str | None,
-    typer.Option(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="Serve metrics for Prometheus at this address, without a login.",
-    ),
+    option("--metrics HOST:PORT", "Serve metrics for Prometheus at this address, without a login."),
 ]
 
 
@@ -59,10 +54,9 @@ WAIT_S_MAX = 3_600.0
 """Longer waits are several of these."""
 
 EveryOption = Annotated[
-    str | None,
-    typer.Option("--every", metavar="DURATION", help="Tick this often, until Ctrl-C or SIGTERM."),
+    str | None, option("--every DURATION", "Tick this often, until Ctrl-C or SIGTERM.")
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")]
+QuietOption = Annotated[bool, option("--quiet -q", "Print no times.")]
 
 
 @takes("writer", "raw")

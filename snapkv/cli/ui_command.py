@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapkv.cli.commands import gives
+from snapkv.cli.commands import gives, option
 from snapkv.cli.difference_output import RenderingOptions, renders
 from snapkv.cli.exits import CommandError
 from snapkv.cli.fleet.chosen_fleet import FLEET_VARIABLE, FleetOptions
@@ -38,25 +38,19 @@ PORT = 7411
 
 User = Annotated[str | None, user_option(VARIABLES)]
 PasswordFile = Annotated[Path | None, password_file_option(VARIABLES)]
-AllowRestore = Annotated[
-    bool, typer.Option("--allow-restore", help="Let people restore from the page.")
-]
+AllowRestore = Annotated[bool, option("--allow-restore", "Let people restore from the page.")]
 
 
 FleetOption = Annotated[
     Path | None,
-    typer.Option(
-        "--fleet",
-        metavar="FILE",
-        help="Instead of a store: a fleet, with its members in this TOML or JSON file; else the "
+    option(
+        "--fleet FILE",
+        "Instead of a store: a fleet, with its members in this TOML or JSON file; else the "
         f"environment's {FLEET_VARIABLE}.",
     ),
 ]
 MembersOption = Annotated[
-    str | None,
-    typer.Option(
-        "--members", metavar="PATTERNS", help="Only these members of the fleet: eu-*,us-1."
-    ),
+    str | None, option("--members PATTERNS", "Only these members of the fleet: eu-*,us-1.")
 ]
 
 

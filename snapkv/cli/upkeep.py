@@ -13,6 +13,7 @@ import typer
 
 from snapkv.base.files import FILE_MODE, descriptor_of
 from snapkv.base.files import readable as readable_file
+from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.moments import moment, settled, start
@@ -44,16 +45,15 @@ STREAM, STDOUT = Path("-"), 1
 COMMIT_BYTES_MAX = 64 << 20
 """The most that one commit may contain on any engine, as the command line opens them."""
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
+FileArgument = Annotated[Path, argument("FILE")]
 
 
 @takes("raw")
 def compact(
     options: StoreOptions,
-    before: Annotated[str, typer.Argument(metavar="BEFORE", show_default=False)],
+    before: Annotated[str, argument("BEFORE")],
     past_recordings: Annotated[
-        bool,
-        typer.Option("--past-recordings", help="Also forget what a recording has not copied yet."),
+        bool, option("--past-recordings", "Also forget what a recording has not copied yet.")
     ] = False,
     yes: YesOption = False,
 ) -> None:
@@ -111,7 +111,7 @@ def dump(
 @takes()
 def backup(
     options: StoreOptions,
-    path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
+    path: Annotated[Path, argument("PATH")],
     mode: ModeOption = None,
 ) -> None:
     """Copy a live lmdb store, history and all, to a new directory, while other processes write.
@@ -129,7 +129,7 @@ def load(
     options: StoreOptions,
     file: FileArgument,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace everything that is in the store.")
+        bool, option("--replace", "Replace everything that is in the store.")
     ] = False,
     yes: YesOption = False,
 ) -> None:
@@ -241,10 +241,9 @@ def health(
     options: StoreOptions,
     max_age: Annotated[
         str | None,
-        typer.Option(
-            "--max-age",
-            metavar="DURATION",
-            help="Fail (code 1) if the newest commit is older than this, such as 30s.",
+        option(
+            "--max-age DURATION",
+            "Fail (code 1) if the newest commit is older than this, such as 30s.",
         ),
     ] = None,
 ) -> None:

@@ -9,8 +9,7 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Annotated
 
-import typer
-
+from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
 from snapkv.cli.moments import settled, since
@@ -31,12 +30,10 @@ from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 
 WatchSinceOption = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
+    str | None, option("--since TIME", "Begin after this time; else after now.")
 ]
 IdleOption = Annotated[
-    str | None,
-    typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
+    str | None, option("--timeout DURATION", "End when nothing came for so long.")
 ]
 
 

@@ -7,9 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from snapkv.base.text import LongerNames
+from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
@@ -33,21 +32,16 @@ from snapkv.times import When
 STDIN = "-"
 
 IfRevision = Annotated[
-    int | None,
-    typer.Option("--if-revision", metavar="N", help="Only if the key was last written there."),
+    int | None, option("--if-revision N", "Only if the key was last written there.")
 ]
 
 
 @takes("note", "meta", "writer", "raw")
 def put(
     options: StoreOptions,
-    words: Annotated[list[str], typer.Argument(metavar="KEY VALUE", show_default=False)],
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Take the value from a file.")
-    ] = None,
-    if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Only if no such key exists.")
-    ] = False,
+    words: Annotated[list[str], argument("KEY VALUE")],
+    file: Annotated[Path | None, option("--file FILE", "Take the value from a file.")] = None,
+    if_absent: Annotated[bool, option("--if-absent", "Only if no such key exists.")] = False,
     if_revision: IfRevision = None,
 ) -> None:
     """Save keys in one commit, and print its time.
@@ -120,13 +114,9 @@ def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:
 @takes("note", "meta", "writer", "raw")
 def rm(
     options: StoreOptions,
-    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY")] = None,
-    prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="PREFIX", help="All keys that begin so.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Ignore keys that do not exist.")
-    ] = False,
+    keys: Annotated[list[str] | None, argument("KEY")] = None,
+    prefix: Annotated[str | None, option("--prefix PREFIX", "All keys that begin so.")] = None,
+    force: Annotated[bool, option("--force -f", "Ignore keys that do not exist.")] = False,
     if_revision: IfRevision = None,
     yes: YesOption = False,
 ) -> None:
@@ -177,15 +167,13 @@ def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> No
 def restore(
     options: StoreOptions,
     rendering: RenderingOptions,
-    when: Annotated[str, typer.Argument(metavar="TIME", show_default=False)],
-    prefix: Annotated[
-        str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
-    ] = "",
+    when: Annotated[str, argument("TIME")],
+    prefix: Annotated[str, option("--prefix PREFIX", "Only keys that begin so.")] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
+        bool, option("--dry-run", "Print what would change, and change nothing.")
     ] = False,
     before_first: Annotated[
-        bool, typer.Option("--before-first", help="A TIME before the first commit is meant.")
+        bool, option("--before-first", "A TIME before the first commit is meant.")
     ] = False,
     yes: YesOption = False,
 ) -> None:
@@ -262,8 +250,8 @@ def _counts(plan: RestorePlan) -> str:
 @takes("raw")
 def resolve(
     options: StoreOptions,
-    timestamp: Annotated[int, typer.Argument(metavar="TIMESTAMP", show_default=False)],
-    nonce: Annotated[str, typer.Argument(metavar="NONCE", show_default=False)],
+    timestamp: Annotated[int, argument("TIMESTAMP")],
+    nonce: Annotated[str, argument("NONCE")],
 ) -> None:
     """Resolve a commit of unknown outcome, and print its time if it happened.
 

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, cast
 
-import typer
-
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import counted, time_text
 from snapkv.cli.record_output import Output
@@ -42,37 +41,31 @@ class FleetOptions:
 
     file: Annotated[
         str | None,
-        typer.Option(
-            "--fleet",
-            metavar="FILE",
+        option(
+            "--fleet FILE",
+            f"The file that lists the members, TOML or JSON; else {FLEET_VARIABLE}.",
             envvar=FLEET_VARIABLE,
             show_envvar=False,
             callback=inherited,
-            help=f"The file that lists the members, TOML or JSON; else {FLEET_VARIABLE}.",
         ),
     ] = None
     members: Annotated[
-        str | None,
-        typer.Option(
-            "--members", metavar="PATTERNS", help="Only these members, such as 'eu-*,us-1'."
-        ),
+        str | None, option("--members PATTERNS", "Only these members, such as 'eu-*,us-1'.")
     ] = None
     behind: Annotated[
         str | None,
-        typer.Option(
-            "--behind",
-            metavar="POLICY",
-            autocompletion=lambda: list(BEHIND),
-            help="What to do about members without a final state: error (the default), stale (show "
+        option(
+            "--behind POLICY",
+            "What to do about members without a final state: error (the default), stale (show "
             "the newest), or leave-out.",
+            autocompletion=lambda: list(BEHIND),
         ),
     ] = None
     timeout: Annotated[
         str | None,
-        typer.Option(
-            "--timeout",
-            metavar="DURATION",
-            help=f"How long each member may take, such as 500ms; else {MEMBER_TIMEOUT_S:g}s.",
+        option(
+            "--timeout DURATION",
+            f"How long each member may take, such as 500ms; else {MEMBER_TIMEOUT_S:g}s.",
         ),
     ] = None
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.commands import argument
 from snapkv.cli.commit_commands import LogOptions, write_log
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
@@ -185,10 +186,7 @@ def log(
     chosen: FleetOptions,
     rendering: RenderingOptions,
     which: LogOptions,
-    key: Annotated[
-        str | None,
-        typer.Argument(metavar="KEY", help="The versions of this key instead.", show_default=False),
-    ] = None,
+    key: Annotated[str | None, argument("KEY", "The versions of this key instead.")] = None,
 ) -> None:
     """Print the commits of all members, newest first: time, member, revision, writer, note, meta.
 

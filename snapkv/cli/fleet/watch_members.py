@@ -14,6 +14,7 @@ import typer
 
 from snapkv.base.files import readable, written
 from snapkv.base.waiting import monotonic
+from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
 from snapkv.cli.formats import Json, change_json, time_json, written_change_json
@@ -57,10 +58,9 @@ def watch(
     timeout: IdleOption = None,
     resume: Annotated[
         Path | None,
-        typer.Option(
-            "--resume",
-            metavar="FILE",
-            help="Go on where this file says, and keep it up to date; without it, make it.",
+        option(
+            "--resume FILE",
+            "Go on where this file says, and keep it up to date; without it, make it.",
         ),
     ] = None,
 ) -> None:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from snapkv.cli.commands import option
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted, key_text
 from snapkv.cli.terminal import console as console_of
@@ -54,22 +55,22 @@ def tour(
     ] = ".",
     store: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            callback=_store_given,
-            help="Where the store goes, or etcd://HOST:PORT; else .tour in the clone when git "
+        option(
+            "--store DIR",
+            "Where the store goes, or etcd://HOST:PORT; else .tour in the clone when git "
             "ignores that, else snapkv-tour inside its git directory.",
+            callback=_store_given,
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Remove what an earlier tour stored, begin anew.")
+        bool, option("--again", "Remove what an earlier tour stored, begin anew.")
     ] = False,
     request_bytes_max: Annotated[
         int | None,
-        typer.Option(
-            metavar="BYTES",
+        option(
+            "--request-bytes-max BYTES",
+            "The largest commit that is taken; else 64 MiB, in etcd 1.5 MiB.",
             min=1,
-            help="The largest commit that is taken; else 64 MiB, in etcd 1.5 MiB.",
         ),
     ] = None,
 ) -> None:
