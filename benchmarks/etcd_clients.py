@@ -40,7 +40,7 @@ elif kind == "etcd3":
     }
 else:
     from snapkv.engine.contract import Range
-    from snapkv.engine.etcd import open_etcd
+    from snapkv.engine.etcd.engine import open_etcd
     if kind == "ours":
         engine = open_etcd("etcd://" + endpoint)
     else:

@@ -22,6 +22,7 @@ from snapkv.cli.store_options import (
 from snapkv.cli.terminal import confirm, progress_bar, report, report_longer_names, working
 from snapkv.copying.import_prefix import ImportResult, Progress
 from snapkv.copying.import_prefix import import_prefix as import_into
+from snapkv.engine.etcd.options import VARIABLES
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
@@ -37,11 +38,7 @@ Tried = Callable[[SnapshotKV, Progress | None, bool], ImportResult]
 """An import into a store, with what shows its progress; True for a dry run."""
 
 FROM_VARIABLES = {
-    "user": "SNAPKV_FROM_USER",
-    "password": "SNAPKV_FROM_PASSWORD",
-    "ca_cert": "SNAPKV_FROM_CACERT",
-    "cert": "SNAPKV_FROM_CERT",
-    "key": "SNAPKV_FROM_KEY",
+    option: variable.replace("_ETCD_", "_FROM_") for option, variable in VARIABLES.items()
 }
 """Login variables of a source in another place, instead of `SNAPKV_ETCD_USER` and the like."""
 

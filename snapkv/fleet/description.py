@@ -21,6 +21,7 @@ from typing import Any
 
 from snapkv.base.arguments import check_known, check_text, wrong_type
 from snapkv.base.files import FilePath, checked_path, typed_errors
+from snapkv.engine.etcd.options import FILES
 from snapkv.errors import InvalidFileError, InvalidOptionError, SnapKVError
 from snapkv.fleet.member import OBJECT_STORES, Member, archive_url, member_of
 from snapkv.reading.observed_prefix import Observed
@@ -31,8 +32,6 @@ FILE_BYTES_MAX = 16 << 20
 ARCHIVE_DEFAULTS = ("joined", "left", "storage")
 PATHS = ("lmdb:", "archive:")
 """URLs with a path, which a file counts from its own folder."""
-CERTIFICATES = ("ca_cert", "cert", "key")
-"""Options of engines that are paths."""
 
 
 def members_of(given: FilePath | Mapping[str, Any], now_ms: int) -> list[Member]:
@@ -127,7 +126,7 @@ def _with_defaults(each: object, defaults: Mapping[str, Any], folder: str | None
     for key in ("url", "archive"):
         if folder is not None and isinstance(full.get(key), str):
             full[key] = _from(folder, full[key], is_archive=key == "archive")
-    for key in CERTIFICATES:
+    for key in FILES:
         if folder is not None and isinstance(full.get(key), str) and full[key]:
             full[key] = os.path.join(folder, full[key])
     if full.get("prefix") is False:  # the default is not for this one

@@ -9,6 +9,7 @@ from datetime import tzinfo
 from typing import Any
 
 from snapkv.archive.storage import SECONDS
+from snapkv.engine.etcd.options import CONNECTION, FLAGS
 from snapkv.layout import Keyspace, Layout, RawKeyspace
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
@@ -19,8 +20,8 @@ from snapkv.store.store import SnapshotKV
 
 PARTITIONS_MAX = 16
 """One etcd serves all tasks: more than this are not faster."""
-# Options of etcd's engine, with or without underscores.
-ENGINE = ("user", "password", "tls", "ca_cert", "cert", "key")
+ENGINE = CONNECTION
+"""Options of etcd's engine, with or without underscores."""
 STORAGE = "storage."
 """Options that begin so are for an archive's object store; the rest is obstore's name."""
 _SPELLINGS = {spelling: name for name in ENGINE for spelling in (name, name.replace("_", ""))}
@@ -149,8 +150,7 @@ def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) 
         raise SourceError(
             errors.INVALID_OPTION, f"{', '.join(engine)}: only etcd has these options"
         )
-    if "tls" in engine:
-        engine["tls"] = flag_of("tls", engine["tls"], False)
+    engine |= {flag: flag_of(flag, engine[flag], False) for flag in FLAGS if flag in engine}
     return Location(
         absolute(url),
         texts.get("name", DEFAULT_NAME),

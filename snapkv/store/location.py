@@ -9,6 +9,7 @@ from typing import Any
 
 from snapkv.base.arguments import check_known, check_text
 from snapkv.engine.contract import Engine
+from snapkv.engine.etcd.options import CONNECTION, LIMITS, without_environment
 from snapkv.errors import InvalidOptionError
 
 DEFAULT_NAME = "default"
@@ -102,8 +103,7 @@ def _directory_url(path: str) -> str:
 
 
 def _etcd(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
-    from snapkv.engine.etcd import open_etcd
-    from snapkv.engine.etcd.security import without_environment
+    from snapkv.engine.etcd.engine import open_etcd
 
     return open_etcd(url, home=home, **(options if environment else without_environment(options)))
 
@@ -116,19 +116,7 @@ def _archive(url: str, create: bool, home: bytes, environment: bool, **options: 
 
 _ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
     "archive": (_archive, ("storage",)),
-    "etcd": (
-        _etcd,
-        (
-            "ca_cert",
-            "cert",
-            "key",
-            "max_request_bytes",
-            "max_txn_ops",
-            "password",
-            "tls",
-            "user",
-        ),
-    ),
+    "etcd": (_etcd, (*CONNECTION, *LIMITS)),
     "memory": (_memory, ()),
     "lmdb": (_lmdb, ("durability", "map_bytes", "mode", "request_bytes_max")),
 }

@@ -30,6 +30,7 @@ from snapkv.engine.contract import (
     Target,
     Txn,
 )
+from snapkv.engine.etcd.options import LIMITS, EtcdOptions
 from snapkv.errors import (
     CorruptStoreError,
     InvalidOptionError,
@@ -53,8 +54,6 @@ from snapkv.times import duration_ms
 
 STORE_VARIABLE = "SNAPKV_STORE"
 """The environment variable with the URL of the store, for `open()` and for both command lines."""
-BORROWED_OPTIONS = ("max_request_bytes", "max_txn_ops")
-"""The etcd options of `from_etcd3`; the client has decided the rest."""
 R = TypeVar("R", bound=Reader)
 
 
@@ -144,8 +143,8 @@ def open(
     all that any of them has issued or seen, within `max_clock_skew`; see `commit_after`.
     Further options are the engine's: for lmdb `durability` ("sync",
     "relaxed", "none"), `map_bytes`, `mode` (permissions of the files of a new store, 0o600),
-    `request_bytes_max`; for etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`,
-    `max_request_bytes`, `max_txn_ops` (see `docs/etcd.md`).
+    `request_bytes_max`; for etcd the login (`user`, `password`), TLS (`tls`, `ca_cert`, `cert`,
+    `key`) and the server's limits (`max_request_bytes`, `max_txn_ops`): `docs/etcd.md` lists them.
 
     Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, `StoreNotFoundError`
     (with `create=False`), `ArchiveError`, `StoreRestoredError` (the archive is of another history),
@@ -235,8 +234,8 @@ def from_etcd3(
     The client's channel and token are used. `user` and `password` are needed to renew a token,
     because the client does not keep them; environment variables are not used for them. Closing the
     store leaves the client open. A client has one endpoint, so failover is impossible, and it
-    cannot be used in a forked child. `options` as for `open`; of etcd's, `max_request_bytes` and
-    `max_txn_ops`. Needs the extra `etcd3`.
+    cannot be used in a forked child. `options` as for `open`; of etcd's, only the server's
+    limits, such as `max_txn_ops`. Needs the extra `etcd3`.
 
         client = etcd3.client(host="localhost", port=2379)
         store = snapkv.from_etcd3(client, name="catalogue")
@@ -245,10 +244,11 @@ def from_etcd3(
     """
     from snapkv.engine.etcd.etcd3_adapter import engine_on
 
-    check_known(options, (*COMMON_OPTIONS, "storage", *BORROWED_OPTIONS))
+    check_known(options, (*COMMON_OPTIONS, "storage", *LIMITS))
     layout = Layout(options.get("name", DEFAULT_NAME))
-    taken = {option: options.pop(option) for option in BORROWED_OPTIONS if option in options}
-    return open_on(engine_on(client, layout.ts, user, password, **taken), **options)
+    limits = {option: options.pop(option) for option in LIMITS if option in options}
+    given = EtcdOptions(user=user, password=password, **limits)
+    return open_on(engine_on(client, layout.ts, given), **options)
 
 
 def _store(url: str, engine: Callable[[], Engine], settings: Settings) -> SnapshotKV:

@@ -13,7 +13,7 @@ from etcd_server.programs import etcdctl
 from snapkv.cli.app import COMMANDS
 from snapkv.cli.exits import MEANINGS
 from snapkv.cli.importing import FROM_VARIABLES
-from snapkv.engine.etcd import security
+from snapkv.engine.etcd.options import VARIABLES
 from snapkv.store.location import _ENGINES
 from tests.project.pages import ROOT, pages_run_by
 
@@ -51,9 +51,8 @@ def test_every_option_and_variable_of_etcd_is_told() -> None:
     rows = "\n".join(re.findall(r"^\| `.*$", ETCD_DOCUMENT, re.MULTILINE))
     for option in _ENGINES["etcd"][1]:
         assert f"`{option}`" in rows, option
-    for name in dir(security):
-        if name.endswith("_VARIABLE"):
-            assert f"`{getattr(security, name)}`" in rows, name
+    for name in VARIABLES.values():
+        assert f"`{name}`" in rows, name
     for name in FROM_VARIABLES.values():
         assert f"`{name}`" in rows, name
         assert f"`{name}`" in DOCUMENT, name

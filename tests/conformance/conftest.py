@@ -18,7 +18,7 @@ from looped import in_loop
 from sampling import SOAK
 
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Engine, Txn
-from snapkv.engine.etcd import open_etcd
+from snapkv.engine.etcd.engine import open_etcd
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.engine.memory import MemoryEngine
 

@@ -22,7 +22,7 @@ from snapkv.engine.contract import (
     TxnResult,
     Watcher,
 )
-from snapkv.engine.etcd import EtcdEngine, open_etcd
+from snapkv.engine.etcd.engine import EtcdEngine, open_etcd
 
 CALL_S = 10.0
 LOOSELY_S = 3.0

@@ -13,8 +13,8 @@ from etcd_engines import opened, told
 from etcd_server import Certificates, EtcdServer, make_certificates
 
 import snapkv
-from snapkv.engine.etcd import open_etcd
 from snapkv.engine.etcd.endpoint import endpoints_of
+from snapkv.engine.etcd.engine import open_etcd
 from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.errors import (
     EngineUnavailableError,
@@ -292,7 +292,7 @@ def test_a_key_with_a_password_does_not_ask_for_it(
     command += ["-in", str(certificates.key("client"))]
     subprocess.run(command, check=True, capture_output=True, timeout=30)
     code = (
-        "import sys; from snapkv.engine.etcd import open_etcd\n"
+        "import sys; from snapkv.engine.etcd.engine import open_etcd\n"
         "from snapkv.errors import InvalidOptionError\n"
         "try: open_etcd('etcd://127.0.0.1:1', cert=sys.argv[1], key=sys.argv[2])\n"
         "except InvalidOptionError: print('refused')"

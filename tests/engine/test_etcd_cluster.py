@@ -19,8 +19,8 @@ import snapkv
 import snapkv.engine.etcd.cluster_client
 from snapkv import Absent, ConflictError
 from snapkv.engine.contract import Range
-from snapkv.engine.etcd import open_etcd
 from snapkv.engine.etcd.cluster_client import ClusterClient
+from snapkv.engine.etcd.engine import open_etcd
 from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import FutureRevisionError
 from snapkv.layout import Layout

@@ -11,8 +11,8 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
 from snapkv.base.waiting import monotonic
-from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.cluster_client import ClusterClient
+from snapkv.engine.etcd.engine import EtcdEngine
 from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreClosedError
 from snapkv.store.store_writer import RETAIN_S

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from etcd_server import make_certificates
 
-from snapkv.engine.etcd.security import CREDENTIALS, Credentials, Security, without_environment
+from snapkv.engine.etcd.options import VARIABLES, without_environment
+from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.errors import InvalidOptionError
 
 pytestmark = pytest.mark.slow
@@ -39,10 +40,10 @@ def test_what_is_given_is_all_there_is() -> None:
 
 
 def test_options_without_the_environment() -> None:
-    assert without_environment({}) == dict.fromkeys(CREDENTIALS, "")
+    assert without_environment({}) == dict.fromkeys(VARIABLES, "")
     given = {"user": "u", "password": "p", "tls": True, "ca_cert": None}
     options = without_environment(given)
-    assert options == {**dict.fromkeys(CREDENTIALS, ""), "user": "u", "password": "p", "tls": True}
+    assert options == {**dict.fromkeys(VARIABLES, ""), "user": "u", "password": "p", "tls": True}
     assert Credentials.of(options["user"], options["password"]) == Credentials("u", "p")
     paths = [options[name] for name in ("ca_cert", "cert", "key")]
     assert Security.of(True, *paths) == Security(True)

@@ -15,8 +15,8 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
 from snapkv.engine.contract import OutcomeUnknown, Range, Refused
-from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.cluster_client import TRY_S
+from snapkv.engine.etcd.engine import EtcdEngine
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
 pytestmark = pytest.mark.slow

@@ -29,8 +29,8 @@ from etcd_server import EtcdPool, EtcdProxy, EtcdServer, Gateway, enable_auth, e
 import snapkv
 from snapkv.base.waiting import pause
 from snapkv.engine.contract import Range, Refused
-from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.endpoint import is_loopback
+from snapkv.engine.etcd.engine import EtcdEngine
 from snapkv.errors import AccessDeniedError, ServerWarning
 
 pytestmark = pytest.mark.slow

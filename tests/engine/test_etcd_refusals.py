@@ -12,7 +12,7 @@ from etcd_server import EtcdServer, eventually
 
 import snapkv
 from snapkv.engine.contract import ALL_KEYS_END, Delete, OutcomeUnknown, Put, Range, Refused, Txn
-from snapkv.engine.etcd import EtcdEngine
+from snapkv.engine.etcd.engine import EtcdEngine
 from snapkv.engine.etcd.error_texts import (
     is_for_elsewhere,
     is_stale_token,

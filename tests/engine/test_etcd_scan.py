@@ -12,7 +12,7 @@ from etcd_server import EtcdServer
 from sampling import some
 
 from snapkv.engine.contract import ALL_KEYS_END, Put, Range, Txn
-from snapkv.engine.etcd import EtcdEngine
+from snapkv.engine.etcd.engine import EtcdEngine
 from snapkv.engine.etcd.scan import PAGE_BYTES, PAGE_ROWS_MAX, PIECE_PAGES
 from snapkv.engine.memory import MemoryEngine
 

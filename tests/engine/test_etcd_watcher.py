@@ -13,8 +13,9 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Delete, KeyEvent, Put, Txn
-from snapkv.engine.etcd import EtcdEngine, endpoint
+from snapkv.engine.etcd import endpoint
 from snapkv.engine.etcd import watch_stream as watcher_module
+from snapkv.engine.etcd.engine import EtcdEngine
 from snapkv.engine.etcd.watch_stream import QUEUE_BYTES_MAX, SILENCE_S_MAX
 from snapkv.errors import CompactedError
 

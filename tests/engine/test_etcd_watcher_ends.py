@@ -13,7 +13,7 @@ import pytest
 from etcd_engines import Background, events_until, get, opened, put
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
-from snapkv.engine.etcd import EtcdEngine, open_etcd
+from snapkv.engine.etcd.engine import EtcdEngine, open_etcd
 from snapkv.engine.etcd.grpc_client import WatchStream
 from snapkv.engine.etcd.watch_stream import QUEUE_BYTES_MAX
 from snapkv.errors import EngineUnavailableError, StoreClosedError

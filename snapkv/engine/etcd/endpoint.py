@@ -12,7 +12,8 @@ from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.engine.etcd.aio_client import AioChannel, AioWatchStream
 from snapkv.engine.etcd.grpc_client import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
-from snapkv.engine.etcd.security import CA_VARIABLE, Credentials, Security
+from snapkv.engine.etcd.options import VARIABLES
+from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.errors import InvalidOptionError, ServerWarning
 
 PORT = 2379
@@ -75,7 +76,8 @@ def warn_of_plain_password(
     if login is not None and beyond and not tls:
         warnings.warn(
             f"the password of user {login.user!r} is sent to {', '.join(beyond)} without TLS, "
-            f"so that it can be read on the way: give tls=True, or ca_cert= ({CA_VARIABLE})",
+            "so that it can be read on the way: give tls=True, or ca_cert= "
+            f"({VARIABLES['ca_cert']})",
             ServerWarning,
             stacklevel=6,
         )

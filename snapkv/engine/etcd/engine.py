@@ -7,8 +7,8 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from snapkv.base.arguments import check_int
 from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, monotonic
@@ -53,6 +53,7 @@ from snapkv.engine.etcd.grpc_client import (
     CallFailed,
     ended_watch,
 )
+from snapkv.engine.etcd.options import OPS_MAX, EtcdOptions
 from snapkv.engine.etcd.point_reads import PointReads
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, RangeSplitter, Scan
 from snapkv.engine.etcd.security import Credentials, Security
@@ -162,11 +163,6 @@ def _compacted_in(stream: AnyStream) -> int:
 # --- engine ---
 
 KEY_BYTES_MAX = 64 << 10
-OPS_MAX = 128
-"""The server's default of --max-txn-ops."""
-
-REQUEST_BYTES_MAX = 1_572_864
-"""The server's default of --max-request-bytes."""
 
 
 class EtcdEngine(EngineBase):
@@ -184,24 +180,23 @@ class EtcdEngine(EngineBase):
         url: str,
         home: bytes,
         server: ServerClock,
-        max_request_bytes: int = REQUEST_BYTES_MAX,
-        max_txn_ops: int = OPS_MAX,
+        options: EtcdOptions,
         page_bytes: int = PAGE_BYTES,
     ) -> None:
         self._page_size = PageSize(page_bytes)
         self.url, self._home = url, home
         self.limits = EngineLimits(
             key_bytes=KEY_BYTES_MAX,
-            value_bytes=max_request_bytes,
-            request_bytes=max_request_bytes,
-            ops_per_list=max_txn_ops,
+            value_bytes=options.max_request_bytes,
+            request_bytes=options.max_request_bytes,
+            ops_per_list=options.max_txn_ops,
         )
         self._connection, self._server = connection, server
         self._compaction = CompactionPoint(connection, home)
         self._watchers: weakref.WeakSet[EtcdWatcher] = weakref.WeakSet()
         self._closed, self._lock = False, threading.Lock()
         if here() is not THREADS:
-            reads = PointReads(self.get, self.read, max_txn_ops)
+            reads = PointReads(self.get, self.read, options.max_txn_ops)
             self.get = reads.get  # type: ignore[method-assign]
         renew_in_children(self)
 
@@ -521,40 +516,20 @@ class EtcdEngine(EngineBase):
         self._connection.close()
 
 
-def open_etcd(
-    url: str,
-    *,
-    home: bytes = b"\0",
-    user: str | None = None,
-    password: str | None = None,
-    tls: bool | None = None,
-    ca_cert: str | None = None,
-    cert: str | None = None,
-    key: str | None = None,
-    max_request_bytes: int = REQUEST_BYTES_MAX,
-    max_txn_ops: int = OPS_MAX,
-) -> EtcdEngine:
+def open_etcd(url: str, *, home: bytes = b"\0", **options: Any) -> EtcdEngine:
     """Return the engine of an `etcd://` URL. One plain request; it connects when it is used.
 
-    Raises `InvalidOptionError`; warns with `ServerWarning`, also when a password goes beyond this
-    machine without TLS.
+    `options` are as in `EtcdOptions`. Raises `InvalidOptionError`, `InvalidTypeError`; warns
+    with `ServerWarning`, also when a password goes beyond this machine without TLS.
     """
-    check_int("max_request_bytes", max_request_bytes, 8 << 10)
-    check_int("max_txn_ops", max_txn_ops, 48)
-    security = Security.of(tls, ca_cert, cert, key)
+    given = EtcdOptions(**options)
+    security = Security.of(given.tls, given.ca_cert, given.cert, given.key)
     endpoints = [Endpoint.at(address, security) for address in endpoints_of(url)]
-    login = Credentials.of(user, password)
+    login = Credentials.of(given.user, given.password)
     warn_of_plain_password(endpoints_of(url), login, tls=security.tls)
     connection = ClusterClient(endpoints, login)
     server = ServerClock(
         lambda: connection.addresses, security.context(), connection.server_version
     )
     server.look()
-    return EtcdEngine(
-        connection,
-        url=url,
-        home=home,
-        server=server,
-        max_request_bytes=max_request_bytes,
-        max_txn_ops=max_txn_ops,
-    )
+    return EtcdEngine(connection, url=url, home=home, server=server, options=given)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapkv.base.arguments import check_int
 from snapkv.engine.etcd.cluster_client import ClusterClient
 from snapkv.engine.etcd.endpoint import Endpoint, warn_of_plain_password
-from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine
+from snapkv.engine.etcd.engine import EtcdEngine
 from snapkv.engine.etcd.grpc_client import Channel
+from snapkv.engine.etcd.options import EtcdOptions
 from snapkv.engine.etcd.security import Credentials
 from snapkv.engine.etcd.server import ServerClock
 from snapkv.errors import EngineUnavailableError, InvalidTypeError
@@ -40,24 +40,14 @@ class Etcd3Endpoint(Endpoint):
         self._channel = None
 
 
-def engine_on(
-    client: Any,
-    home: bytes,
-    user: str | None,
-    password: str | None,
-    *,
-    max_request_bytes: int = REQUEST_BYTES_MAX,
-    max_txn_ops: int = OPS_MAX,
-) -> EtcdEngine:
+def engine_on(client: Any, home: bytes, options: EtcdOptions) -> EtcdEngine:
     """Return an engine on an etcd3 client's channel, with its token.
 
-    The client keeps no credentials, so renewing the token needs `user` and `password`; the
-    environment is not read, because it did not make the client. Raises `InvalidTypeError` for
+    The client keeps no credentials, so `options` has the user and password that renew the token.
+    The environment is not read, because it did not make the client. Raises `InvalidTypeError` for
     anything but an etcd3 client. Over TLS it warns with `ServerWarning`: the engine cannot read
     the server's clock.
     """
-    check_int("max_request_bytes", max_request_bytes, 8 << 10)
-    check_int("max_txn_ops", max_txn_ops, 48)
     channel, address = getattr(client, "channel", None), getattr(client, "_url", None)
     if not callable(getattr(channel, "unary_unary", None)) or not isinstance(address, str):
         raise InvalidTypeError(
@@ -66,7 +56,8 @@ def engine_on(
             "in the environment"
         )
     token = dict(getattr(client, "metadata", None) or ()).get("token")
-    endpoint, login = Etcd3Endpoint(address, channel), Credentials.given(user, password)
+    login = Credentials.given(options.user, options.password)
+    endpoint = Etcd3Endpoint(address, channel)
     secure = getattr(client, "uses_secure_channel", False)
     warn_of_plain_password([address], login, tls=secure)
     connection = ClusterClient([endpoint], login, token=token)
@@ -79,7 +70,6 @@ def engine_on(
         url=url,
         home=home,
         server=server,
-        max_request_bytes=max_request_bytes,
-        max_txn_ops=max_txn_ops,
+        options=options,
         page_bytes=ANSWER_BYTES,
     )

@@ -6,12 +6,10 @@ import contextlib
 import os
 import re
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from snapkv.base.arguments import check_bool, check_text, wrong_type
+from snapkv.engine.etcd.options import VARIABLES
 from snapkv.errors import (
     InvalidOptionError,
 )
@@ -49,14 +47,6 @@ def system_authorities() -> bytes | None:
 
 # --- security ---
 
-USER_VARIABLE = "SNAPKV_ETCD_USER"
-PASSWORD_VARIABLE = "SNAPKV_ETCD_PASSWORD"  # noqa: S105  # a name, no secret
-CA_VARIABLE = "SNAPKV_ETCD_CACERT"
-CERT_VARIABLE = "SNAPKV_ETCD_CERT"
-KEY_VARIABLE = "SNAPKV_ETCD_KEY"
-CREDENTIALS = ("user", "password", "ca_cert", "cert", "key")
-"""Options that come from the environment when they are not given; "" means none."""
-
 
 @dataclass(frozen=True, slots=True)
 class Security:
@@ -78,19 +68,14 @@ class Security:
         `InvalidOptionError` when a file cannot be read or half of a pair is missing.
         """
         paths = (
-            _or_variable(ca_cert, CA_VARIABLE),
-            _or_variable(cert, CERT_VARIABLE),
-            _or_variable(key, KEY_VARIABLE),
+            _or_variable(ca_cert, "ca_cert"),
+            _or_variable(cert, "cert"),
+            _or_variable(key, "key"),
         )
-        if tls is not None:
-            check_bool("tls", tls)
         if tls is False or (tls is None and not any(paths)):
             if any((ca_cert, cert, key)):
                 raise InvalidOptionError("certificates are given, but tls=False")
             return cls()
-        for path in paths:
-            if path is not None and not isinstance(path, str | os.PathLike):
-                raise wrong_type("ca_cert, cert and key", "paths", path)
         if (paths[1] is None) != (paths[2] is None):
             raise InvalidOptionError("a client certificate needs both cert= and key=")
         ca_pem, cert_pem, key_pem = (_pem(path) for path in paths)
@@ -119,8 +104,8 @@ class Security:
         return context
 
 
-def _or_variable(given: str | None, variable: str) -> str | None:
-    return (os.environ.get(variable) if given is None else given) or None
+def _or_variable(given: str | None, option: str) -> str | None:
+    return (os.environ.get(VARIABLES[option]) if given is None else given) or None
 
 
 def _pem(path: str | None) -> bytes | None:
@@ -150,17 +135,14 @@ class Credentials:
         `InvalidOptionError` for half of a pair.
         """
         if user is None and password is None:
-            user = os.environ.get(USER_VARIABLE) or None
+            user = os.environ.get(VARIABLES["user"]) or None
         if user is not None and password is None:
-            password = os.environ.get(PASSWORD_VARIABLE)
+            password = os.environ.get(VARIABLES["password"])
         return None if user == password == "" else cls.given(user, password)
 
     @classmethod
     def given(cls, user: str | None, password: str | None) -> Credentials | None:
         """Return what was given, and nothing else; None when neither was. Raises as `of`."""
-        for text in (user, password):
-            if text is not None:
-                check_text("user and password", text)
         if user is None and password is None:
             return None
         if not user or password is None:
@@ -173,17 +155,3 @@ class Credentials:
 def _is_text(text: str) -> bool:
     """Return whether a text can be sent. Raises nothing: an error would contain the text."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def without_environment(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that the environment does not add to.
-
-    >>> without_environment({"user": "ann", "password": "secret"})["ca_cert"]
-    ''
-
-    Raises `InvalidOptionError` for half of a user and password.
-    """
-    given = {option: value for option, value in options.items() if value is not None}
-    if ("user" in given) != ("password" in given):
-        raise InvalidOptionError("user= and password= go together: give both, or neither")
-    return dict.fromkeys(CREDENTIALS, "") | given
