@@ -304,7 +304,9 @@ class Environment:
         """Enter and begin a transaction; the caller calls `access.leave` even when this raises."""
         assert not write or self.lock.owner == get_ident()
         for _ in range(_BEGIN_TRIES_MAX):
-            self.access.enter()
+            self.access.active.add(get_ident())  # `enter`, without its own call
+            if self.access.claim:
+                self.access.enter()
             if self.stale or self.raw is None:
                 self.access.leave()
                 self.mend()

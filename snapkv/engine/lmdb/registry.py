@@ -84,7 +84,7 @@ def _opened(path: str, options: EnvironmentOptions) -> Environment:
     env = Environment(path, options)
     try:
         env.open()
-        if not env.lock.readonly and not env.lock.marked():
+        if not env.lock.marked():
             env.lock.mark()  # a copy that came without the lock file
     except BaseException:
         env.close()

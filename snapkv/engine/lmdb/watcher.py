@@ -162,7 +162,7 @@ class LmdbWatcher:
             for raw, entry in log.iternext():
                 if entries == LOG_ENTRIES_MAX or size > EVENT_BYTES_MAX:
                     return
-                revision, entries = records.from_be64(raw), entries + 1
+                revision, entries = int.from_bytes(raw, "big"), entries + 1
                 if events := self._events(cursor, revision, entry):
                     self._ready.append(WatchBatch(revision, events))
                     for event in events:
