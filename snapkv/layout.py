@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgpack
@@ -163,7 +164,7 @@ def stamp_of(value: bytes) -> int:
 def stamps_of(values: Sequence[bytes]) -> list[int]:
     """Return only the timestamps of many values of the timestamp key."""
     try:
-        return [timestamp for (timestamp,) in map(_BE64.unpack_from, values)]
+        return list(chain.from_iterable(map(_BE64.unpack_from, values)))
     except struct.error as e:
         shortest = min(values, key=len)
         raise CorruptStoreError(f"the timestamp key holds no stamp: {shortest[:40]!r}") from e

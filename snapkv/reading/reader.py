@@ -151,7 +151,7 @@ class Reader:
             raise wrong_type("final", "True or False", final)
         if revision is not None and when is not None:
             raise InvalidOptionError("give a time or a revision, not both")
-        if revision is None:
+        if revision is None and isinstance(when, str):
             revision = revision_of(when)
         if revision is not None:
             if final:

@@ -98,10 +98,10 @@ class Lookup:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
         `known` are marks of an epoch that bound the search, one of them above `wanted`. Costs 0 to
-        5 round trips for 16 million revisions, or some blocks of an embedded engine (of a time at
-        least one): see `search` and `search_blocks`. A search that compaction overtakes begins
-        again at the compaction point. Raises `CompactedError` if that part of the history is gone.
-        The caller must discard the result if the engine was restored meanwhile.
+        5 round trips for 16 million revisions, or some blocks of an embedded engine: see `search`
+        and `search_blocks`. A search that compaction overtakes begins again at the compaction
+        point. Raises `CompactedError` if that part of the history is gone. The caller must discard
+        the result if the engine was restored meanwhile.
         """
         bracket = Bracket(field, wanted, *self._bounds(field, wanted, known))
         try:
@@ -112,11 +112,7 @@ class Lookup:
     def _search(self, bracket: Bracket, epoch: int) -> tuple[Mark, Mark]:
         if self._engine.remote:
             return search(bracket, self.probe)
-        read = partial(self._read_block, bracket, epoch)
-        if bracket.found and bracket.field == TIMESTAMP and bracket.low.timestamp:
-            with suppress(SnapKVError):  # what is wanted is found already: for later lookups
-                read(bracket.low.revision)
-        return search_blocks(bracket, read)
+        return search_blocks(bracket, partial(self._read_block, bracket, epoch))
 
     def _read_block(self, bracket: Bracket, epoch: int, revision: int) -> Block:
         """Read the mark in force at a revision and those before it; keep them as a block.
@@ -133,7 +129,9 @@ class Lookup:
             ordinal = 2
         block = Block(revision, ordinal, timestamps, revisions)
         if timestamps:
-            self.keep((block.mark(0), block.mark(len(revisions) - 1)), epoch)
+            first = Mark(timestamps[0], revisions[0], ordinal)
+            last = Mark(timestamps[-1], revisions[-1], found.version)
+            self.keep((first, last), epoch)
             if bracket.high.ordinal == ordinal + len(revisions):
                 timestamps.append(bracket.high.timestamp)
                 revisions.append(bracket.high.revision)
@@ -168,11 +166,20 @@ class Lookup:
                     self._anchors.add(mark)
 
     def learn(self, floor: Mark, after: Mark, epoch: int) -> None:
-        """Keep two consecutive marks, so that the next lookup between them reads nothing."""
-        if self.blocks.find(floor.timestamp) is None:
-            marks = [floor, after] if floor.timestamp else [after]  # the creation is not a commit
-            timestamps, revisions, _ = zip(*marks, strict=True)
-            self.keep_block(marks[0].ordinal, timestamps, revisions, epoch)
+        """Keep two consecutive marks, so that the next lookup between them reads nothing.
+
+        In an embedded engine a search has also read the marks around them; if no search was needed,
+        a block is read now.
+        """
+        if self.blocks.find(floor.timestamp) is not None:
+            return
+        if floor.timestamp and not self._engine.remote:
+            with suppress(SnapKVError):  # the lookup itself has succeeded already
+                bracket = Bracket(TIMESTAMP, floor.timestamp, floor, after)
+                self._read_block(bracket, epoch, floor.revision)
+        marks = [floor, after] if floor.timestamp else [after]  # the creation is not a commit
+        timestamps, revisions, _ = zip(*marks, strict=True)
+        self.keep_block(marks[0].ordinal, timestamps, revisions, epoch)
 
     def keep_block(
         self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int], epoch: int

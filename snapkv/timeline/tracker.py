@@ -139,7 +139,6 @@ class UnmarkedReads:
         self._stores = set[ref[Unmarked]]() if stores is None else stores
         self._ref: ref[Unmarked] = ref(self)
         self._lock = threading.Lock()
-        renew_in_children(self)
 
     def after_fork(self) -> None:
         """Renew the lock."""
@@ -236,6 +235,7 @@ class Tracker:
         self.ring = Ring(self.ring.slots)
         self.continuity.after_fork()
         self.lookup.after_fork()
+        self.unmarked.after_fork()
 
     def open(self, kv: KeyValue, header: Header) -> None:
         """Start from the timestamp key as it is; reads nothing else, never walks history."""
@@ -334,7 +334,8 @@ class Tracker:
         One round trip: the witness that shows a restore of a remote engine is read with `ranges`.
         """
         before = self._header
-        answer = self.continuity.read(ranges)
+        is_remote = self.engine.remote
+        answer = self.continuity.read(ranges) if is_remote else self.engine.read(ranges)
         if answer.header != before:
             self._take_header(answer.header, before)
         return answer
