@@ -70,7 +70,7 @@ def quoted(text: str, quote: Quote = '"') -> str:
     "say \"hi\"\n" 'say "hi"'
     """
     inner = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
-    return f"{quote}{escaped(inner)}{quote}"
+    return f"{quote}{escaped(inner) if _HIDDEN.search(inner) else inner}{quote}"
 
 
 def told_apart(before: str, after: str) -> tuple[str, str]:
@@ -105,7 +105,8 @@ def key_text(key: str) -> str:
     >>> print(key_text("schema/users"), key_text("two\nlines"))
     schema/users "two\nlines"
     """
-    return key if escaped(key) == key and not key.startswith('"') else quoted(key)
+    prints = not _HIDDEN.search(key) or escaped(key) == key
+    return key if prints and not key.startswith('"') else quoted(key)
 
 
 def preview(value: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> str:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from shutil import get_terminal_size, which
 from typing import Annotated
 
@@ -233,7 +234,7 @@ class Renderer:
         if self._redaction.covers(key):
             return self._redaction.preview(value)
         if self.rendering.decodes or value.startswith(b"k8s\0"):
-            return self._read(value)[0].preview()
+            return self._read(value, []).preview()
         return preview(value)
 
     def changed_preview(self, key: str, before: bytes | None, after: bytes) -> str:
@@ -259,32 +260,35 @@ class Renderer:
         """Return whether the values of a key are not shown."""
         return self._redaction.covers(key)
 
-    def _read(self, value: bytes) -> tuple[Decoded, str | None]:
-        """Return what a value says; if it is not of the kind, what it says by itself, and why.
+    def _read(self, value: bytes, whys: list[str]) -> Decoded:
+        """Return what a value says; if it is not of the kind, what it says by itself, and add why.
 
         The first time that the decoder takes too long is the last: a line on the error stream says
         so, and values are shown without it.
         """
         if self._stopped or not self._decodes:
-            return decode(value), None
+            return decode(value)
         began = monotonic()
         try:
-            return self.decoded(value), None
+            return self.decoded(value)
         except InvalidOptionError as e:
             if self.read_decoder is None or monotonic() - began < COMMAND_S_MAX:
-                return decode(value), str(e)
-            self._stopped.append(self.read_decoder)
-            report_warning(f"{e}; values are shown without it")
-            return decode(value), None
+                whys.append(str(e))
+            else:
+                self._stopped.append(self.read_decoder)
+                report_warning(f"{e}; values are shown without it")
+            return decode(value)
 
     def _compared(
         self, key: str, before: bytes | None, after: bytes | None
     ) -> tuple[ValueDifference, str | None]:
         if self._redaction.covers(key):
             return self._redaction.difference(before, after), None
-        left, why = (None, None) if before is None else self._read(before)
-        right, also = (None, None) if after is None else self._read(after)
-        return compare(left, right, ignore=self._ignore), why or also
+        whys = list[str]()
+        read = partial(self._read, whys=whys) if self._decodes else decode
+        left = None if before is None else read(before)
+        right = None if after is None else read(after)
+        return compare(left, right, ignore=self._ignore), whys[0] if whys else None
 
     # --- differences ---
 

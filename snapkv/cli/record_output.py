@@ -19,7 +19,7 @@ from snapkv.cli.formats import (
     time_text,
     yaml_document,
 )
-from snapkv.cli.terminal import Part, text_of_parts, write_line
+from snapkv.cli.terminal import Part, write_line
 from snapkv.model import Commit
 
 # --- tables for people: rows under headings, in aligned columns ---
@@ -80,7 +80,7 @@ class AlignedTable:
 
 
 def _text(part: Part) -> str:
-    return text_of_parts([part])
+    return part if isinstance(part, str) else part[0]
 
 
 def _is_number(text: str) -> bool:

@@ -248,9 +248,10 @@ class StoreOptions:
                 "--observe reads what the engine has; for an archive of such keys give "
                 f"--store archive:{self.archive}, without --observe and --archive"
             )
-        with warnings_shown(), patience(self.url):
+        location = self.location
+        with warnings_shown(), patience(location.url):
             timeout = seconds(self.timeout)
-            keys = open_to_read(self.location, ring_slots=ring_slots, read_timeout=timeout)
+            keys = open_to_read(location, ring_slots=ring_slots, read_timeout=timeout)
         with keys:
             yield keys
 
@@ -302,13 +303,15 @@ def grouped(
         found = inspect.signature(command, eval_str=True).parameters.values()
         own = [param for param in found if param.name != argument]
         own_names = {param.name for param in own}
+        added = [parameters[name] for name in shared if name not in own_names]
 
         @wraps(command)
         def run(**values: Any) -> None:
-            made = group(**{name: values[name] for name in shared})
-            command(**{argument: made}, **{name: values[name] for name in own_names})
+            values[argument] = group(**{name: values[name] for name in shared})
+            for param in added:
+                del values[param.name]
+            command(**values)
 
-        added = [parameters[name] for name in shared if name not in own_names]
         run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
         return run
 

@@ -36,12 +36,8 @@ def write_line(parts: Iterable[Part], *, error: bool = False) -> None:
 
         console(stream).print(Text.assemble(*parts), soft_wrap=True)
     else:
-        stream.write(text_of_parts(parts) + "\n")
-
-
-def text_of_parts(parts: Iterable[Part]) -> str:
-    """Return the text of a line, without styles."""
-    return "".join([part if isinstance(part, str) else part[0] for part in parts])
+        texts = [part if isinstance(part, str) else part[0] for part in parts]
+        stream.write("".join(texts) + "\n")
 
 
 @lru_cache(maxsize=2)

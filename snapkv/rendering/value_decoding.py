@@ -59,20 +59,8 @@ def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None
         decoder, kind = decoder_named(kind), None
     if decoder is not None and (made := _by_decoder(value, decoder)) is not None:
         return made
-    if kind is None:
-        return _found(value)
-    try:
-        return _LOADERS[kind](value)
-    except NotThisKindError as e:
-        raise InvalidOptionError(
-            f"the value of {counted(len(value), 'byte')} cannot be shown as {kind}: it {e}; "
-            "without a kind, it is shown as what it is"
-        ) from e
-
-
-def _found(value: bytes) -> Decoded:
-    from snapkv.rendering.yaml_text import looks_like_yaml
-
+    if kind is not None:
+        return _of_kind(kind, value)
     is_small = len(value) <= STRUCTURED_BYTES_MAX
     trimmed = value.removeprefix(_BOM.encode()).strip()
     may_be_json = trimmed[:1] + trimmed[-1:] in (b"{}", b"[]")
@@ -82,15 +70,27 @@ def _found(value: bytes) -> Decoded:
     text = stored_text(value)
     if text and ("\0" in text or len(_CONTROLS.findall(text)) * CONTROL_CHARS_SHARE > len(text)):
         return Decoded("hex", value, "bytes", value)
-    if text is not None:
-        kind = "yaml" if is_small and "\n" in text and looks_like_yaml(text) else ""
-    else:
-        kind = "msgpack" if is_small and _begins_as_msgpack(value) else ""
+    kind = "msgpack" if text is None and is_small and _begins_as_msgpack(value) else ""
+    if text is not None and is_small and "\n" in text:
+        from snapkv.rendering.yaml_text import looks_like_yaml
+
+        kind = "yaml" if looks_like_yaml(text) else ""
     if kind and (made := _made(kind, value)) is not None:
         return made
     if text is not None:
         return Decoded("text", text, "text", value)
     return Decoded("hex", value, "bytes", value)
+
+
+def _of_kind(kind: str, value: bytes) -> Decoded:
+    """Return a value of a kind that was given; raises `InvalidOptionError` if it is not of it."""
+    try:
+        return _LOADERS[kind](value)
+    except NotThisKindError as e:
+        raise InvalidOptionError(
+            f"the value of {counted(len(value), 'byte')} cannot be shown as {kind}: it {e}; "
+            "without a kind, it is shown as what it is"
+        ) from e
 
 
 def _made(kind: str, value: bytes) -> Decoded | None:
@@ -115,7 +115,7 @@ def _by_decoder(value: bytes, decoder: Decoder) -> Decoded | None:
 
 def _of_text(name: str, text: str, value: bytes) -> Decoded:
     """Return what a decoder printed: the tree of its JSON or YAML, or its text."""
-    found = _found(text.encode(errors="surrogatepass"))
+    found = decode(text.encode(errors="surrogatepass"))
     if found.form == "tree" and found.kind in ("json", "yaml"):
         return Decoded(name, found.data, "tree", value, text, True)
     return Decoded(name, text, "text", value, None, True)
