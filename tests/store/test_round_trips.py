@@ -155,5 +155,5 @@ def test_a_history_costs_one_watch_and_a_read_for_each_128(opened):
 def test_a_diff_of_neighbours_replays_a_few_events(opened):
     store, engine, stamps = opened
     costs = [engine.during(lambda: list(store.diff(stamps[-10], stamps[-2])))]
-    usual = {"watch": 1, "read": 2}
+    usual = {"watch": 1, "read": 1}
     assert without_feed_check(engine, costs, usual) == [usual]
