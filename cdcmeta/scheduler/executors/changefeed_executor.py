@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import NamedTuple
 
-from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler.agent import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.executors.contracts import TableSink, TableSource
@@ -24,6 +24,8 @@ THREADS = 4
 THREADS_MAX = 64
 HUNG_S = 2.0
 """A call that lasts longer does not count as one of `THREADS`: another thread takes its place."""
+RETRY_S = 2.0
+"""The pause before a store or a sink that could not be opened is opened again."""
 MAY_NOT_WRITE_S = 0.1
 """The pause before the capture's session is asked again."""
 
@@ -155,6 +157,10 @@ class Delay(NamedTuple):
 class StoreExecutor:
     """Replicates tables of a source into a sink; implements `TableExecutor`.
 
+    It opens both (`open_both`) when it gets a table, and meanwhile takes none. If that fails, the
+    table fails, so that the owner tries another capture; the next one that it gets after `RETRY_S`
+    opens again.
+
     `tables` are the names of the tables. If a table's checkpoint is before `state_at`, its state
     as of that timestamp comes first; `states` has another one for some tables, 0 for none.
     `may_write()` says whether a call to the sink may begin.
@@ -164,8 +170,7 @@ class StoreExecutor:
 
     def __init__(
         self,
-        source: TableSource,
-        sink: TableSink,
+        open_both: Callable[[], tuple[TableSource, TableSink]],
         tables: Collection[str],
         *,
         state_at: int = 0,
@@ -173,10 +178,16 @@ class StoreExecutor:
         may_write: Callable[[], bool] = lambda: True,
         threads: int = THREADS,
     ) -> None:
-        self._source, self._sink, self._tables = source, sink, frozenset(tables)
+        self._open_both, self._tables = open_both, frozenset(tables)
+        self._source: TableSource
+        self._sink: TableSink
         self._state_at, self._states = state_at, states or {}
         self._workers = Workers(may_write, threads)
-        self._reader = FeedReader(source, self._workers.submit)
+        self._reader: FeedReader | None = None
+        """Reads the source, once that and the sink are open."""
+        self._opening: threading.Thread | None = None
+        self._open_error: Exception | None = None
+        self._again_at = 0.0
         self._pipelines: dict[str, Pipeline] = {}
         self._laggards: set[str] = set()
         self._room = QueueBudget()
@@ -186,13 +197,19 @@ class StoreExecutor:
     # --- the agent's side ---
 
     def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
-        """Begin to prepare a table, or to replicate one that is prepared; not after `stop()`."""
-        if self._is_stopping:
+        """Begin to prepare a table, or to replicate one that is prepared; not after `stop()`.
+
+        Nor while source and sink are opened. Raises `SinkError` if that failed a moment ago.
+        """
+        reader = self._reader
+        if reader is None and not self._is_stopping:
+            self._begin_to_open()
+        if reader is None or self._is_stopping:
             return False
         pipeline = self._pipelines.get(table)
         if pipeline is None:
             pipeline = self._pipelines[table] = self._new_pipeline(table, start_ts, token)
-            self._reader.join(pipeline)
+            reader.join(pipeline)
         elif not is_prepare and pipeline.token == token:
             pipeline.replicate(start_ts)
             self._workers.submit(pipeline)
@@ -208,7 +225,7 @@ class StoreExecutor:
     def remove_table(self, table: str) -> bool:
         """Begin to stop a table."""
         pipeline = self._pipelines.get(table)
-        if pipeline is not None:
+        if pipeline is not None and self._reader is not None:
             pipeline.stop()
             self._reader.leave(table)
             self._workers.submit(pipeline)
@@ -241,8 +258,7 @@ class StoreExecutor:
         pipeline = self._pipelines.get(table)
         if pipeline is None:
             return ExecutorStatus(TableState.ABSENT, NO_PROGRESS)
-        position = self._reader.position
-        return ExecutorStatus(pipeline.state, pipeline.progress(position))
+        return ExecutorStatus(pipeline.state, pipeline.progress(self._position))
 
     def laggards(self) -> tuple[Progress, Collection[str]]:
         """Return the reader's position, and the tables that have not written all up to it.
@@ -250,15 +266,21 @@ class StoreExecutor:
         O(these tables).
         """
         self._workers.look()
-        position = max(0, self._reader.position)  # read first: tables may fall behind it
+        position = max(0, self._position)  # read first: tables may fall behind it
         return Progress(position, position), list(self._laggards)
 
     # --- the capture's side ---
 
+    def open(self) -> None:
+        """Open source and sink. Raises what that raises."""
+        self._source, self._sink = self._open_both()
+        if not self._is_stopping:
+            self._reader = FeedReader(self._source, self._workers.submit)
+
     @property
-    def source_error(self) -> Exception | None:
-        """Why the source cannot be read at the moment."""
-        return self._reader.error
+    def error(self) -> Exception | None:
+        """Why source and sink cannot be opened, or the source cannot be read at the moment."""
+        return self._open_error or (self._reader.error if self._reader is not None else None)
 
     def problems(self) -> dict[str, Problem]:
         """Return why tables make no progress, or why they ended here and are not back."""
@@ -304,8 +326,28 @@ class StoreExecutor:
     def close(self, timeout: float) -> bool:
         """Stop all tables, and end the threads; False if a write did not end in `timeout` s."""
         self.stop()
-        self._reader.close()
+        if self._reader is not None:
+            self._reader.close()
         return self._workers.close(timeout)
+
+    def _begin_to_open(self) -> None:
+        if self._opening is not None and self._opening.is_alive():
+            return
+        if self._open_error is not None and monotonic() < self._again_at:
+            raise SinkError(f"store or sink cannot be opened: {self._open_error}")
+        self._opening = threading.Thread(target=self._open, name="cdcmeta-open", daemon=True)
+        self._opening.start()
+
+    def _open(self) -> None:
+        try:
+            self.open()
+            self._open_error = None
+        except Exception as e:
+            self._open_error, self._again_at = e, monotonic() + RETRY_S
+
+    @property
+    def _position(self) -> int:
+        return self._reader.position if self._reader is not None else 0
 
     def _all(self) -> list[tuple[str, Pipeline]]:
         """Return a copy: the agent's thread may change the tables meanwhile."""

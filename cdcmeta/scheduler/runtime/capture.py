@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from cdcmeta.argument_checks import check_store
@@ -14,19 +15,13 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.agent import Agent
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
-from cdcmeta.scheduler.executors.contracts import Function
+from cdcmeta.scheduler.executors.contracts import Function, TableSink, TableSource
 from cdcmeta.scheduler.protocol.messages import Envelope, KnownOwner
 from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.scheduler.runtime.changefeed_records import RUNNING, Changefeed, Registration
 from cdcmeta.scheduler.runtime.cluster_view import Registry
 from cdcmeta.scheduler.runtime.reports import CaptureStatus, Reporter
-from cdcmeta.scheduler.runtime.stores_and_sinks import (
-    OpeningExecutor,
-    Stores,
-    open_sink,
-    open_source,
-    origin_of,
-)
+from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, open_sink, open_source, origin_of
 from cdcmeta.scheduler.runtime.term import GRACE_S, OwnerWrites, Term
 from cdcmeta.scheduler.transport.mailbox import Post
 from snapkv import Leader, SnapKVError, SnapshotKV
@@ -52,7 +47,7 @@ HUNG_EXIT = 75
 class _Running:
     """A changefeed on this capture: its agent, and the executor that the agent drives."""
 
-    def __init__(self, feed: Changefeed, agent: Agent, executor: OpeningExecutor) -> None:
+    def __init__(self, feed: Changefeed, agent: Agent, executor: StoreExecutor) -> None:
         self.feed, self.agent, self.executor = feed, agent, executor
         self.reporter = Reporter(executor)
         self.closing: threading.Thread | None = None
@@ -69,9 +64,8 @@ class _Running:
     @property
     def is_closed(self) -> bool:
         """Whether nothing of it can write any more."""
-        opened = self.executor.opened
-        closing = self.closing is not None and not self.closing.is_alive()
-        return closing and (opened is None or opened.is_stopped)
+        is_over = self.closing is not None and not self.closing.is_alive()
+        return is_over and self.executor.is_stopped
 
 
 class Life:
@@ -234,7 +228,13 @@ class Life:
                 self._feeds[id] = self._begun(feed, view.leader)
 
     def _begun(self, feed: Changefeed, leader: Leader | None) -> _Running:
-        executor = OpeningExecutor(lambda: self._opened(feed))
+        executor = StoreExecutor(
+            partial(self._opened, feed),
+            feed.tables(),
+            state_at=feed.state_at,
+            states={table: begin.state_at for table, begin in feed.begins.items()},
+            may_write=self.may_write,
+        )
         known = KnownOwner()
         if leader is not None:
             known = KnownOwner(leader.value.decode(errors="replace"), leader.revision)
@@ -249,19 +249,11 @@ class Life:
             agent.stop()
         return _Running(feed, agent, executor)
 
-    def _opened(self, feed: Changefeed) -> StoreExecutor:
+    def _opened(self, feed: Changefeed) -> tuple[TableSource, TableSink]:
         write_s = self.session.ttl_s * MARGIN_SHARE * WRITE_SHARE
         source = open_source(feed, self._stores)
         origin = origin_of(feed, self._store, self._cluster)
-        sink = open_sink(feed, self._stores, self._functions, write_s, origin=origin)
-        return StoreExecutor(
-            source,
-            sink,
-            feed.tables(),
-            state_at=feed.state_at,
-            states={table: begin.state_at for table, begin in feed.begins.items()},
-            may_write=self.may_write,
-        )
+        return source, open_sink(feed, self._stores, self._functions, write_s, origin=origin)
 
     def _send(self, id: str, envelope: Envelope) -> None:
         name = records.capture_of(envelope.header.to)
@@ -332,8 +324,8 @@ class Life:
             pause(LOOK_S)
 
     def _is_writing(self) -> bool:
-        opened = [running.executor.opened for running in list(self._feeds.values())]
-        return any(each is not None and each.busy_since() is not None for each in opened)
+        feeds = list(self._feeds.values())
+        return any(running.executor.busy_since() is not None for running in feeds)
 
     def _report(self) -> None:
         """Write what the tables do, for operators to see, if it has changed."""

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from cdcmeta.scheduler.core.replication import ReplicationManager
 from cdcmeta.scheduler.core.states import SetState
-from cdcmeta.scheduler.executors.changefeed_executor import Delay, WriteTotals
+from cdcmeta.scheduler.executors.changefeed_executor import Delay, StoreExecutor, WriteTotals
 from cdcmeta.scheduler.owner.coordinator import Coordinator
 from cdcmeta.scheduler.runtime.changefeed_records import decoded
-from cdcmeta.scheduler.runtime.stores_and_sinks import OpeningExecutor
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CorruptStoreError
 
@@ -158,7 +157,7 @@ def feed_reports(raw: bytes) -> dict[str, FeedReport]:
 class Reporter:
     """Makes the reports of one changefeed on one capture."""
 
-    def __init__(self, executor: OpeningExecutor) -> None:
+    def __init__(self, executor: StoreExecutor) -> None:
         self._executor, self._rates = executor, Rates()
         self._looked_at = 0.0
         self._seen: tuple[dict[str, Rate], dict[str, Delay]] = {}, {}
@@ -166,13 +165,12 @@ class Reporter:
 
     def report(self, tables: int) -> FeedReport:
         """Return what is to be reported now. O(tables), each `LOOK_S` seconds."""
-        opened, now = self._executor.opened, monotonic()
-        error = self._executor.error or (opened.source_error if opened is not None else None)
-        problems = opened.problems() if opened is not None else {}
-        if opened is not None and now - self._looked_at >= LOOK_S:
+        executor, now = self._executor, monotonic()
+        error, problems = executor.error, executor.problems()
+        if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            self._rates.look(opened.written(), now)
-            delays = sorted(opened.delays(LATE_S).items(), key=lambda item: -item[1].seconds)
+            self._rates.look(executor.written(), now)
+            delays = sorted(executor.delays(LATE_S).items(), key=lambda item: -item[1].seconds)
             rates = list(self._rates.of_tables().items())
             self._seen = dict(rates[:TABLES_MAX]), dict(delays[:TABLES_MAX])
             rest = [rate for _, rate in rates[TABLES_MAX:]]

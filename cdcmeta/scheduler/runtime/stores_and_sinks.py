@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -16,9 +16,7 @@ from urllib.parse import quote
 import snapkv
 from cdcmeta.changes import databases
 from cdcmeta.errors import InvalidArgumentError, SinkError
-from cdcmeta.scheduler.agent import ExecutorStatus
-from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
-from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
+from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.contracts import (
     NAME_IN_URL,
     CalledWriter,
@@ -39,11 +37,9 @@ from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
 from snapkv import SnapshotKV
 from snapkv.base.extras import extra
-from snapkv.base.waiting import monotonic
 
 JSON_LINES, CALL = "jsonl:", "call:"
 LOCAL = ("lmdb:", "archive:", JSON_LINES, f"{RECORD}lmdb:", f"{RECORD}archive:")
-RETRY_S = 2.0
 
 
 class Stores:
@@ -164,92 +160,6 @@ def open_sink(
     place = place_of(stores.open(feed.source, feed.source_name, create=False))
     kind = DatabaseWriter if feed.databases else StoreTableWriter
     return partial(kind, target, feed.id, write_s=write_s, origin=origin, source=place)
-
-
-class OpeningExecutor:
-    """An executor that opens its store and sink when it gets a table, and meanwhile says "later".
-
-    If that fails, the table fails, so that the owner tries another capture; the next one that it
-    gets after `RETRY_S` opens again.
-    """
-
-    def __init__(self, make: Callable[[], StoreExecutor]) -> None:
-        self._make = make
-        self._executor: StoreExecutor | None = None
-        self._thread: threading.Thread | None = None
-        self._again_at = 0.0
-        self._closed = False
-        self.error: Exception | None = None
-        """Why the store or the sink cannot be opened."""
-
-    @property
-    def opened(self) -> StoreExecutor | None:
-        """The executor, once store and sink are open."""
-        return self._executor
-
-    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
-        """Begin to prepare a table, or to replicate one; False while something is being opened."""
-        if self._executor is not None:
-            return self._executor.add_table(table, start_ts, token, is_prepare=is_prepare)
-        if self._thread is not None and self._thread.is_alive():
-            return False
-        if self.error is not None and monotonic() < self._again_at:
-            raise SinkError(f"store or sink cannot be opened: {self.error}")
-        self._thread = threading.Thread(target=self._open, name="cdcmeta-open", daemon=True)
-        self._thread.start()
-        return False
-
-    def is_add_finished(self, table: str, *, is_prepare: bool) -> bool:
-        """Return whether the table is prepared, or replicates."""
-        executor = self._executor
-        return executor is not None and executor.is_add_finished(table, is_prepare=is_prepare)
-
-    def remove_table(self, table: str) -> bool:
-        """Begin to stop a table."""
-        return self._executor is None or self._executor.remove_table(table)
-
-    def is_remove_finished(self, table: str) -> int | None:
-        """Return the last checkpoint once nothing can write the table any more."""
-        return 0 if self._executor is None else self._executor.is_remove_finished(table)
-
-    def all_tables(self) -> Collection[str]:
-        """Return the tables that it has."""
-        return () if self._executor is None else self._executor.all_tables()
-
-    def checkpoint(self) -> Progress:
-        """Return the progress common to all its tables."""
-        return NO_PROGRESS if self._executor is None else self._executor.checkpoint()
-
-    def status(self, table: str) -> ExecutorStatus:
-        """Return the status of a table."""
-        if self._executor is None:
-            return ExecutorStatus(TableState.ABSENT, NO_PROGRESS)
-        return self._executor.status(table)
-
-    def laggards(self) -> tuple[Progress, Collection[str]]:
-        """Return the reader's position, and the tables that have not written all up to it."""
-        return (NO_PROGRESS, ()) if self._executor is None else self._executor.laggards()
-
-    def stop(self) -> None:
-        """Begin to stop all tables; no store is opened any more."""
-        self._closed = True
-        if self._executor is not None:
-            self._executor.stop()
-
-    def close(self, timeout: float) -> bool:
-        """Stop all tables; False if a write did not end within `timeout` seconds."""
-        self.stop()
-        return self._executor is None or self._executor.close(timeout)
-
-    def _open(self) -> None:
-        try:
-            executor = self._make()
-        except Exception as e:
-            self.error, self._again_at = e, monotonic() + RETRY_S
-            return
-        self.error = None
-        if not self._closed:
-            self._executor = executor
 
 
 STORES = ("lmdb:DIR", "etcd://HOST:PORT", "memory:NAME")

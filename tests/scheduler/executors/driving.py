@@ -12,13 +12,20 @@ from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 WAIT_S = 20
 
 
+def opened(source, sink, tables, **options):
+    """Return an executor whose source and sink are open."""
+    executor = StoreExecutor(lambda: (source, sink), tables, **options)
+    executor.open()
+    return executor
+
+
 class Driven:
     """An executor with tables that are prepared, started and stopped as an agent does it."""
 
     def __init__(self, source, sink, tables, *, state_at=0, **options):
         if not hasattr(source, "feed"):  # a store: its tables are prefixes
             source = PrefixTableSource(source, {table: table for table in tables})
-        self.executor = StoreExecutor(source, sink, tables, state_at=state_at, **options)
+        self.executor = opened(source, sink, tables, state_at=state_at, **options)
         self.tables = tables
 
     def start(self, start, owner=1, tables=None):

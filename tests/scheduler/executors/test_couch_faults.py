@@ -14,12 +14,12 @@ from cdcmeta.couch_http import Limits, Login
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import TableState
 from cdcmeta.scheduler.executors import pipeline
-from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.couch_client import CouchDatabase
 from cdcmeta.scheduler.executors.couch_sink import CouchWriter
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 
 from .between import Between, answers, closes, hangs, passes_and_closes, trickles
+from .driving import opened as opened_executor
 from .mirror import T1, T2, TABLE, Mirror, commit
 
 pytestmark = pytest.mark.slow
@@ -169,7 +169,7 @@ def test_a_server_that_fails_for_a_while_gets_everything(mirror, between, monkey
     with snapkv.open("memory:") as source:
         ts = source.save("t/a", b"0")
         sink = partial(CouchWriter, CouchDatabase(mirror.url(between.port), {}), "f")
-        executor = StoreExecutor(
+        executor = opened_executor(
             PrefixTableSource(source, {TABLE: TABLE}), sink, [TABLE], state_at=ts
         )
         for is_prepare in (True, False):

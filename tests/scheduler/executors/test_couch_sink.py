@@ -10,7 +10,6 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import couch_sink
-from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.couch_client import CouchDatabase
 from cdcmeta.scheduler.executors.couch_sink import CouchWriter
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
@@ -20,6 +19,7 @@ from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, open_sink
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
 from .between import Between, answers
+from .driving import opened as opened_executor
 from .mirror import T1, T2, T3, TABLE, commit
 
 TABLES = {"a/": "a/", "b/": "b/"}
@@ -41,7 +41,7 @@ def executors():
 
 def replicated(source, sink, start, state_at, token=T1):
     """Return an executor that replicates all tables."""
-    executor = StoreExecutor(PrefixTableSource(source, TABLES), sink, TABLES, state_at=state_at)
+    executor = opened_executor(PrefixTableSource(source, TABLES), sink, TABLES, state_at=state_at)
     for is_prepare in (True, False):
         for table in TABLES:
             assert executor.add_table(table, start, token, is_prepare=is_prepare)

@@ -11,12 +11,12 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
-from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource, Router
 from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 
 from .driving import WAIT_S, Driven, Noting
+from .driving import opened as opened_executor
 
 pytestmark = pytest.mark.slow
 
@@ -297,7 +297,7 @@ def test_moves_between_two_executors_lose_and_repeat_nothing(source, tmp_path):
 
 
 def test_an_executor_begins_without_tables(source, noting):
-    executor = StoreExecutor(
+    executor = opened_executor(
         PrefixTableSource(source, {"a/": "a/"}), partial(CalledWriter, noting), ["a/"]
     )
     assert (list(executor.all_tables()), executor.busy_since(), executor.laggards()[1]) == (

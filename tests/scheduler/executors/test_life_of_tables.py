@@ -12,7 +12,7 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
-from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor, Workers
+from cdcmeta.scheduler.executors.changefeed_executor import Workers
 from cdcmeta.scheduler.executors.contracts import CalledWriter
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter
 from cdcmeta.scheduler.executors.pipeline import Pipeline
@@ -22,6 +22,7 @@ from cdcmeta.scheduler.runtime.changefeed_records import check_prefixes
 from snapkv import Change, Changes, Commit
 
 from .driving import WAIT_S, Driven, Noting
+from .driving import opened as opened_executor
 from .sources import Hooked, below, commit, stopping
 
 TABLES = ["a/", "b/"]
@@ -333,7 +334,7 @@ def test_a_commit_goes_to_each_of_its_tables_in_parts(source, driven, noting):
 
 
 def test_an_executor_that_was_never_used_ends_at_once(source, noting):
-    executor = StoreExecutor(
+    executor = opened_executor(
         PrefixTableSource(source, {"a/": "a/"}), partial(CalledWriter, noting), ["a/"]
     )
     executor.stop()

@@ -13,12 +13,12 @@ from etcd_server import eventually
 import snapkv
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import feed_reader, pipeline, prefix_source
-from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.executors.json_lines_sink import JsonLinesWriter, file_name
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
 from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from snapkv.errors import EngineUnavailableError
 
+from .driving import opened as opened_executor
 from .sources import Hooked, below, open_source
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ class Owner:
 
     def __init__(self, source, sinks, tables, state_at):
         self.nodes = [
-            StoreExecutor(
+            opened_executor(
                 PrefixTableSource(source, {table: table for table in tables}),
                 sink,
                 tables,

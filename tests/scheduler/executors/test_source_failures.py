@@ -69,13 +69,13 @@ def test_a_source_that_comes_back_has_lost_nothing(store, source, driven, noting
 
     source.before = fail
     made += save(store, "a/", 20)
-    driven.until(lambda: driven.executor.source_error is error, "the error to be seen")
+    driven.until(lambda: driven.executor.error is error, "the error to be seen")
     assert driven.state("a/") is TableState.REPLICATING
     made += save(store, "a/", 20)
     is_down.clear()
     driven.reach(made[-1])
     assert noting.commits("a/") == made
-    driven.until(lambda: driven.executor.source_error is None, "the error to be over")
+    driven.until(lambda: driven.executor.error is None, "the error to be over")
 
 
 def rising(numbers):
@@ -122,7 +122,7 @@ def test_a_fetch_that_fails_with_a_queue_half_full_still_prepares(
     driven.start(start, tables=["a/"])
     driven.reach(made[-1], ["a/"])
     assert noting.commits("a/") == made
-    driven.until(lambda: driven.executor.source_error is None, "the error to be over")
+    driven.until(lambda: driven.executor.error is None, "the error to be over")
 
 
 def test_a_watch_that_was_compacted_loses_nothing_that_is_there(store, source, driven, noting):
@@ -163,7 +163,7 @@ def test_a_source_that_is_another_one_ends_all_tables_also_later_ones(store, sou
         assert str(error) in ended(driven, table)
     driven.executor.add_table("c/", store.resolved(), Token(1, 9), is_prepare=True)
     assert str(error) in ended(driven, "c/")
-    assert driven.executor.source_error is error
+    assert driven.executor.error is error
 
 
 def test_a_table_that_is_back_at_once_gets_its_commits(store, source, driven, noting):

@@ -9,10 +9,10 @@ from etcd_server import eventually
 
 import snapkv
 from cdcmeta.scheduler import Limits
+from cdcmeta.scheduler.executors.changefeed_executor import StoreExecutor
 from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import DispatchTable, DispatchTableResponse
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
-from cdcmeta.scheduler.runtime.stores_and_sinks import OpeningExecutor
 from cdcmeta.scheduler.transport.grpc_post import GrpcPost
 
 pytestmark = pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_steady_state_costs_heartbeats_however_many_tables_there_are(cluster):
 @pytest.mark.long_after(1)
 @pytest.mark.parametrize("what", ["preparation", "start"])
 def test_what_hangs_costs_a_message_a_second_at_most(cluster, monkeypatch, what):
-    finished = OpeningExecutor.is_add_finished
+    finished = StoreExecutor.is_add_finished
 
     def hangs(executor, table, *, is_prepare):
         if table == HANGS and is_prepare == (what == "preparation"):
@@ -199,7 +199,7 @@ def test_what_hangs_costs_a_message_a_second_at_most(cluster, monkeypatch, what)
     holder = cluster.placed()[HANGS]
     to = next(label for label in LABELS if label not in (owner, holder))
     with monkeypatch.context() as patched:
-        patched.setattr(OpeningExecutor, "is_add_finished", hangs)
+        patched.setattr(StoreExecutor, "is_add_finished", hangs)
         cluster.feeds.move("copy", HANGS, to)
         hanging = cluster.steady(f"a {what} hangs", 4.0)
     hanging.check(1 if what == "preparation" else MOVE, changes=4, slow=1)

@@ -243,11 +243,8 @@ def test_tables_that_are_not_listed_share_the_rest():
 def test_a_report_of_many_failing_tables_is_bounded():
     class Failing:
         error = None
-        opened = None
 
     executor = Failing()
-    executor.opened = executor
-    executor.source_error = None
     executor.problems = lambda: {f"t{n}": Problem("x" * 2_000, 0.0, 1) for n in range(20_000)}
     executor.written = lambda: {f"t{n}": WriteTotals(n, n) for n in range(20_000)}
     executor.delays = lambda least_s: {f"t{n}": Delay(n, "written") for n in range(20_000)}
