@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from operator import call
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
@@ -31,7 +32,6 @@ from cdcmeta.scheduler.core.states import (
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
     Barrier,
-    Body,
     DispatchTable,
     DispatchTableResponse,
     Envelope,
@@ -111,15 +111,19 @@ def _packed(envelope: Envelope) -> tuple[Any, ...]:
     kind = _KINDS.get(type(body))
     if kind is None:
         raise InvalidMessageError(f"{type(body).__name__} is not a message")
-    number, packed, _ = kind
-    return VERSION, number, tuple(header), packed(body)
+    number, _, _, packers = kind
+    members = tuple(map(call, packers, body))
+    return VERSION, number, tuple(header), members if len(packers) > 1 else members[0]
 
 
 def _read(whole: tuple[Any, ...]) -> Envelope:
     _, number, header, body = _array(whole, 4, "a message")
     if type(number) is not int or number not in _READERS:
         raise InvalidMessageError(f"unknown kind of message: {_shown(number)}", "unsupported")
-    return Envelope(_header(header), _READERS[number](body))
+    kind, what, readers = _READERS[number]
+    known = _header(header)
+    members = _array(body, len(readers), what) if len(readers) > 1 else (body,)
+    return Envelope(known, kind(*map(call, readers, members)))
 
 
 # --- readers of parts; each raises for a part of another form ---
@@ -252,6 +256,11 @@ def _barrier(value: Any) -> Barrier:
     return Barrier(_integer(everywhere, "a barrier"), tables)
 
 
+def _pack_barrier(barrier: Barrier) -> tuple[Any, ...]:
+    everywhere, tables = barrier
+    return everywhere, tuple([(table, timestamp) for table, timestamp in tables])
+
+
 def _pack_request(request: Request) -> tuple[Any, ...]:
     if isinstance(request, AddRequest):
         return request.table, *request.token, tuple(request.progress), request.is_prepare
@@ -269,24 +278,6 @@ def _request(value: Any) -> Request:
     return AddRequest(_name(table, "a table"), token, start, _flag(is_prepare, "is_prepare"))
 
 
-def _sync(value: Any) -> Sync:
-    version, tables, is_stopping = _array(value, 3, "a sync")
-    leaves = _flag(is_stopping, "is_stopping")
-    return Sync(_text(version, "a version"), _statuses(tables), leaves)
-
-
-def _heartbeat(value: Any) -> Heartbeat:
-    tables, barrier, is_stopping, number, is_full = _array(value, 5, "a heartbeat")
-    leaves, full = _flag(is_stopping, "is_stopping"), _flag(is_full, "is_full")
-    round_ = _integer(number, "a round")
-    return Heartbeat(_asked(tables), _barrier(barrier), leaves, round_, full)
-
-
-def _heartbeat_response(value: Any) -> HeartbeatResponse:
-    tables, is_stopping, rest = _array(value, 3, "a response to a heartbeat")
-    return HeartbeatResponse(_statuses(tables), _flag(is_stopping, "is_stopping"), _rest(rest))
-
-
 def _rest(value: Any) -> Rest | None:
     if value is None:
         return None
@@ -298,43 +289,34 @@ def _pack_rest(rest: Rest | None) -> tuple[Any, ...] | None:
     return None if rest is None else (tuple(rest.progress), rest.size, rest.digest)
 
 
-def _pack_heartbeat(body: Heartbeat) -> tuple[Any, ...]:
-    asked = tuple([(table, *token) for table, token in body.tables])
-    everywhere, tables = body.barrier
-    bounds = tuple([(table, timestamp) for table, timestamp in tables])
-    return asked, (everywhere, bounds), body.is_stopping, body.number, body.is_full
+class _Field(NamedTuple):
+    """How a member of a body is read, and how it is packed."""
+
+    read: Callable[[Any], Any]
+    pack: Callable[[Any], Any] = lambda value: value
 
 
-def _pack_statuses(statuses: tuple[TableStatus, ...]) -> tuple[Any, ...]:
-    return tuple([_pack_status(status) for status in statuses])
+_VERSION_OF = _Field(partial(_text, what="a version"))
+_LEAVES = _Field(partial(_flag, what="is_stopping"))
+_LISTED = _Field(_statuses, lambda all: tuple([_pack_status(status) for status in all]))
+_ASKED = _Field(_asked, lambda tables: tuple([(table, *token) for table, token in tables]))
+_ROUND = _Field(partial(_integer, what="a round"))
+_FULL = _Field(partial(_flag, what="is_full"))
+_BOUNDS, _REST = _Field(_barrier, _pack_barrier), _Field(_rest, _pack_rest)
 
-
-_KINDS: dict[type, tuple[int, Callable[[Any], Any], Callable[[Any], Body]]] = {
-    Announce: (
-        1,
-        lambda body: body.version,
-        lambda value: Announce(_text(value, "a version")),
-    ),
-    Sync: (
-        2,
-        lambda body: (body.version, _pack_statuses(body.tables), body.is_stopping),
-        _sync,
-    ),
-    Heartbeat: (3, _pack_heartbeat, _heartbeat),
-    HeartbeatResponse: (
-        4,
-        lambda body: (_pack_statuses(body.tables), body.is_stopping, _pack_rest(body.rest)),
-        _heartbeat_response,
-    ),
-    DispatchTable: (
-        5,
-        lambda body: _pack_request(body.request),
-        lambda value: DispatchTable(_request(value)),
-    ),
-    DispatchTableResponse: (
-        6,
-        lambda body: _pack_status(body.status),
-        lambda value: DispatchTableResponse(_status(value)),
-    ),
+_KINDS: dict[type[Any], tuple[Any, ...]] = {
+    kind: (number, what, *zip(*fields, strict=True))
+    for number, kind, what, *fields in (
+        (1, Announce, "", _VERSION_OF),
+        (2, Sync, "a sync", _VERSION_OF, _LISTED, _LEAVES),
+        (3, Heartbeat, "a heartbeat", _ASKED, _BOUNDS, _LEAVES, _ROUND, _FULL),
+        (4, HeartbeatResponse, "a response to a heartbeat", _LISTED, _LEAVES, _REST),
+        (5, DispatchTable, "", _Field(_request, _pack_request)),
+        (6, DispatchTableResponse, "", _Field(_status, _pack_status)),
+    )
 }
-_READERS = {number: reader for number, _, reader in _KINDS.values()}
+"""The number of each kind of body, and its members' readers and packers.
+
+A body is an array of its members, or the only member itself.
+"""
+_READERS = {number: (kind, *rest[:2]) for kind, (number, *rest) in _KINDS.items()}
