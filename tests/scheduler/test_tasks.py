@@ -21,6 +21,7 @@ from cdcmeta.scheduler import (
 from cdcmeta.scheduler.core.failures import LOST_MAX
 from cdcmeta.scheduler.core.replication import ReplicationManager
 
+from .indexes import check
 from .making import BEFORE, FRESH, STATES, TABLE, complaint, made, messages, says
 from .rows import SETS
 
@@ -215,7 +216,7 @@ def test_what_has_to_stop_hangs_after_its_time(words):
     for capture in to_stop:
         manager.capture_lost(capture)
     assert manager.hanging() == []
-    manager.check()
+    check(manager)
 
 
 def test_what_is_lost_too_often_has_failed():

@@ -215,15 +215,6 @@ class Deadlines:
             if since <= until
         )
 
-    def check(self, sets: dict[str, ReplicationSet]) -> None:
-        """Raise `AssertionError` if starts or stops differ from what the sets have. O(tables)."""
-        starting = {table: rset.starting for table, rset in sets.items() if rset.starting}
-        assert {table: place for table, (place, _) in self._starting.items()} == starting
-        stopping = {
-            (p.capture, table): p.token for table, r in sets.items() for p in stopping_places(r)
-        }
-        assert {key: token for key, (token, _) in self._stopping.items()} == stopping
-
 
 LOST_MAX = 8
 """How often a preparation is repeated on a capture that reports the table as absent."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, pairwise, takewhile
-from math import isclose
+from itertools import chain, takewhile
 from typing import Any
 
 from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop, PendingPrepares
@@ -309,38 +308,6 @@ class ReplicationManager:
             )
             for table, task in self.running.items()
         )
-
-    def check(self) -> None:
-        """Raise `AssertionError` if an index differs from the sets. O(tables)."""
-        sets, roles = self.sets, {role: set[tuple[str, str]]() for role in Role}
-        tokens, states = {}, {state: set[str]() for state in SetState}
-        for table, rset in sets.items():
-            rset.check()
-            assert rset.table == table and not rset.is_removed, rset  # noqa: PT018
-            states[rset.state].add(table)
-            for place in rset.places:
-                tokens[place.capture, table] = place.token
-                roles[place.role].add((place.capture, table))
-        for index, role in ((self.primaries, Role.PRIMARY), (self.preparing, Role.SECONDARY)):
-            assert {(c, table) for c, tables in index.items() for table in tables} == roles[role]
-        held = {(c, table): g for c, tables in self.held.items() for table, g in tables.items()}
-        assert held == tokens, "the index of held tables and tokens"
-        assert set(self.absent) == states[SetState.ABSENT]
-        assert set(self.unsettled) == set(sets) - states[SetState.REPLICATING]
-        assert all(before <= since for before, since in pairwise(self.unsettled.values()))
-        # a task ends when its table reaches the state, for whatever reason
-        assert set(self.running) <= states[SetState.PREPARE] | states[SetState.COMMIT]
-        # only tables in transition have requests under way
-        assert {table for table, _ in self._pending_prepares} <= set(sets) - states[
-            SetState.REPLICATING
-        ]
-        self._deadlines.check(sets)
-        self._coverage.check(sets)
-        for capture, asked in self._asked.items():
-            assert dict(asked) == self.held.get(capture, {}), capture
-        for capture in self.held.keys() | self.weights.keys():
-            weight, weighs = self.weights.get(capture, 0.0), self._load_of(capture)
-            assert isclose(weight, weighs, rel_tol=1e-6, abs_tol=1e-6), (capture, weight, weighs)
 
     # --- inside ---
 

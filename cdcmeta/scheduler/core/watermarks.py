@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -38,21 +38,6 @@ def barrier_of(everywhere: int, tables: Mapping[str, int]) -> Barrier:
     if rest:
         everywhere = min(everywhere, rest[0][1]) if everywhere else rest[0][1]
     return Barrier(everywhere, tuple(sorted(kept)))
-
-
-def advance(
-    desired: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
-) -> Watermarks:
-    """Return the progress of all desired tables, or `CANNOT_PROCEED` if one has no set.
-
-    A set counts with its last known progress in every state: a table that no capture replicates
-    holds the changefeed back, so no change is lost. Without tables the barrier counts. O(tables).
-    """
-    try:
-        known = [sets[table].progress for table in desired]
-    except KeyError:
-        return CANNOT_PROCEED
-    return least_of(known, barrier)
 
 
 def least_of(known: Sequence[Progress], barrier: Barrier) -> Watermarks:
@@ -148,10 +133,6 @@ class Digest:
         """Remove a table; absent ones are ignored."""
         self._digest ^= self._hashes.pop(table, 0)
 
-    def hashes(self) -> Iterable[tuple[str, int]]:
-        """Return the tables with their hashes."""
-        return self._hashes.items()
-
     def __contains__(self, table: str) -> bool:
         return table in self._hashes
 
@@ -229,21 +210,6 @@ class Coverage:
             self._apart[capture] = {table: None for table in listed if table in known}
         synced = max(progress.synced, self._progress.get(capture, NO_PROGRESS).synced)
         self._progress[capture] = progress._replace(synced=synced)
-
-    def check(self, sets: Mapping[str, ReplicationSet]) -> None:
-        """Raise `AssertionError` if it differs from the sets. O(tables)."""
-        found: dict[tuple[str, str], int] = {}
-        for table, rset in sets.items():
-            if rset.state is SetState.REPLICATING and rset.primary is not None:
-                found[rset.primary.capture, table] = assignment_hash(table, rset.primary.token)
-        known = {
-            (capture, table): each
-            for capture, digest in self._replicated.items()
-            for table, each in digest.hashes()
-        }
-        assert known == found, "the index of replicated tables"
-        for capture, apart in self._apart.items():
-            assert all((capture, table) in found for table in apart), (capture, apart)
 
     def covered(self, capture: str, tables: Collection[str]) -> list[str]:
         """Return which of some tables are covered at a capture. O(tables)."""
