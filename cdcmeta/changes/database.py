@@ -109,7 +109,8 @@ class ChangesDB:
         `revs_limit` is how many revisions of each branch are kept. Raises
         `DatabaseExistsError`, `InvalidArgumentError`.
         """
-        database = DatabaseRecord(uuid.uuid4().bytes, revs_limit=_checked_revs_limit(revs_limit))
+        check_int("revs_limit", revs_limit, 1, REVS_LIMIT_MAX)
+        database = DatabaseRecord(uuid.uuid4().bytes, revs_limit=revs_limit)
         record = {layout.DATABASE: database.encode()}
         registered = SpaceOps({self.name.encode(): b""})
         made = SpaceOps(record, guards=[Absent(layout.DATABASE)])
@@ -158,7 +159,7 @@ class ChangesDB:
 
     def set_revs_limit(self, limit: int) -> None:
         """Keep `limit` revisions of each branch from now on; a branch is cut when it is edited."""
-        _checked_revs_limit(limit)
+        check_int("revs_limit", limit, 1, REVS_LIMIT_MAX)
         while True:
             database, revision = self._writer.record(fresh=True)
             record = {layout.DATABASE: replace(database, revs_limit=limit).encode()}
@@ -419,10 +420,6 @@ def databases(store: SnapshotKV, *, as_of: When | None = None) -> list[str]:
 def _check_limit(limit: object) -> None:
     if limit is not None:
         check_int("limit", limit, 0)
-
-
-def _checked_revs_limit(limit: object) -> int:
-    return check_int("revs_limit", limit, 1, REVS_LIMIT_MAX)
 
 
 # --- local documents ---

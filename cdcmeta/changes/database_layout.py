@@ -21,7 +21,7 @@ key, so two concurrent edits can never both succeed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -171,11 +171,6 @@ def named_by_body(key: bytes) -> tuple[str, Revision] | None:
     return id, Revision(position, hash)
 
 
-def deleted_key(id: str) -> bytes:
-    """Return the key that marks a document whose winner is deleted."""
-    return pack((DELETED, id))
-
-
 def local_key(id: str) -> bytes:
     """Return the key of a local document."""
     return pack((LOCAL, id))
@@ -234,7 +229,7 @@ def _beside_winner(id: str, tree: Tree) -> dict[bytes, bytes]:
         for leaf in tree.leaves[1:]
     }
     if not tree.winner.not_deleted:
-        found[deleted_key(id)] = b""
+        found[pack((DELETED, id))] = b""
     return found
 
 
@@ -327,11 +322,3 @@ def _hashes(path: bytes) -> tuple[bytes, ...]:
 def _check_format(format: Any) -> None:
     if format != FORMAT:
         raise ValueError(f"format {format}, not {FORMAT}")
-
-
-def changed_keys(
-    before: Mapping[bytes, bytes | None], after: Mapping[bytes, bytes]
-) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Return the puts and deletes that turn one set of keys into the other."""
-    puts = {key: value for key, value in after.items() if before.get(key) != value}
-    return puts, [key for key in before if key not in after]

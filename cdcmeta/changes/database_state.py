@@ -274,18 +274,14 @@ class DatabaseState:
         while after < until:
             start = max(after, _back(until, width))
             most = WINDOW_ROWS_MAX + 1 if width > 1 else None
-            items = list(islice(self._row_items(start, until), most))
-            if most is not None and len(items) == most:
+            rows = list(islice(self.rows(start, until), most))
+            if most is not None and len(rows) == most:
                 width = max(1, width // WINDOW_GROWTH)
                 continue
-            yield from (layout.row_of(key, value) for key, value in reversed(items))
-            if len(items) < WINDOW_ROWS_MIN:
+            yield from reversed(rows)
+            if len(rows) < WINDOW_ROWS_MIN:
                 width *= WINDOW_GROWTH
             until = start
-
-    def _row_items(self, after: Seq, until: Seq) -> Iterator[tuple[bytes, bytes]]:
-        start, end = layout.key_after(after), layout.key_after(until)
-        return self.snapshot.items(layout.ROW_PREFIX, start=start, end=end)
 
     def newest(self) -> Seq:
         """Return the sequence of the newest row; `START` without any row."""

@@ -106,9 +106,9 @@ class EditPlan:
             old: dict[bytes, bytes | None] = {}
             if before.tree is not None and before.sequence is not None:
                 old = layout.keys_before(before.key, id, before.tree, before.sequence)
-            more, gone = layout.changed_keys(old, layout.stored(before.key, id, after, sequence))
-            puts |= more
-            deletes += gone
+            new = layout.stored(before.key, id, after, sequence)
+            puts |= {key: value for key, value in new.items() if old.get(key) != value}
+            deletes += [key for key in old if key not in new]
             for leaf in after.leaves:
                 if (body := self.bodies[id].get(leaf.revision)) is not None:
                     puts[layout.body_key(id, leaf.revision)] = body

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
-from itertools import product
 from typing import Generic, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cdcmeta.couch_http import auth, bulk, database_routes, document_routes, listing
@@ -94,7 +94,9 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/{db}/_local/{local}": _DOCUMENT,
     "/{db}/{id}/{rest:path}": dict.fromkeys(_EVERY, _deeper),
 }
-"""Each path as clients send it, still percent-encoded, with a handler for each method."""
+"""Each path as clients send it, still percent-encoded, with a handler for each method.
+
+A path with a literal part is before one that has a parameter there."""
 
 
 def application(
@@ -170,10 +172,9 @@ def _unexpected(error: Exception) -> Response:
     return error_answer(HTTPError(500, "unknown_error", type(error).__name__, close))
 
 
-# --- routes: a few dictionary lookups for each path ---
+# --- routes ---
 
 T = TypeVar("T")
-_REST = ":path}"
 
 
 class Routes(Generic[T]):
@@ -185,36 +186,17 @@ class Routes(Generic[T]):
     >>> routes.find("/a/_changes/c/d")
     (3, {'db': 'a', 'id': '_changes', 'rest': 'c/d'})
 
-    A literal part takes precedence over a parameter, and a parameter over the rest. Only the rest
-    may be empty.
+    The first path that fits takes precedence. Only the rest may be empty.
     """
 
     def __init__(self, routes: Mapping[str, T]) -> None:
-        self._answers: dict[tuple[str | None, ...], tuple[T, list[str]]] = {}
-        for path, answer in routes.items():
-            parts = path[1:].split("/")
-            names = [each.removesuffix(_REST).strip("{}") for each in parts if each[:1] == "{"]
-            kinds = [
-                _REST if _REST in each else None if each[:1] == "{" else each for each in parts
-            ]
-            self._answers[tuple(kinds)] = answer, names
-        self._parts_max = max(len(key) for key in self._answers)
+        self._patterns = [(compile_path(path)[0], answer) for path, answer in routes.items()]
 
     def find(self, path: str) -> tuple[T, dict[str, str]] | None:
         """Return the answer and the parameters of a path; None without a route."""
-        parts = path[1:].split("/")
-        found = self._found(parts, []) if len(parts) <= self._parts_max else None
-        for first in reversed(range(1, min(len(parts), self._parts_max))):
-            found = found or self._found(parts[:first], ["/".join(parts[first:])])
-        return found
-
-    def _found(self, parts: list[str], rest: list[str]) -> tuple[T, dict[str, str]] | None:
-        choices = [(part, None) if part else (part,) for part in parts]
-        for key in product(*choices, *([_REST] for _ in rest)):
-            if key in self._answers:
-                answer, names = self._answers[key]
-                values = [part for part, own in zip(parts, key, strict=False) if own is None]
-                return answer, dict(zip(names, values + rest, strict=True))
+        for pattern, answer in self._patterns:
+            if found := pattern.match(path):
+                return answer, found.groupdict()
         return None
 
 

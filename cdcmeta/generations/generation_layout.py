@@ -45,6 +45,7 @@ ID_BYTES, NUMBER_BYTES, RING_BYTES = 16, 8, 8
 LATER_FIELDS = {"refines": None}
 """Defaults of fields that records of older versions lack."""
 STORING, PREPARED = "storing", "prepared"
+ACK, REFUSAL = "ack", "refusal"
 T = TypeVar("T")
 
 
@@ -228,24 +229,9 @@ def end_of(prefix: bytes, key: bytes) -> bytes:
     return end
 
 
-def ack_prefix(id: bytes) -> bytes:
-    """Return the prefix of the keys of a switch's acknowledgements."""
-    return pack(("switch", "ack", id))
-
-
-def ack_key(id: bytes, session: int) -> bytes:
-    """Return the key of a member's acknowledgement."""
-    return pack(("switch", "ack", id, session))
-
-
-def refusal_prefix(id: bytes) -> bytes:
-    """Return the prefix of the keys of a switch's refusals."""
-    return pack(("switch", "refusal", id))
-
-
-def refusal_key(id: bytes, session: int) -> bytes:
-    """Return the key of a member's refusal."""
-    return pack(("switch", "refusal", id, session))
+def answer_key(kind: str, id: bytes, *session: int) -> bytes:
+    """Return the key of a member's `ACK` or `REFUSAL`; without a session the prefix of all."""
+    return pack(("switch", kind, id, *session))
 
 
 def session_of(key: bytes) -> int:

@@ -349,14 +349,14 @@ class LogFollower:
     def _answer(self, switch: Switch, revision: int) -> None:
         """Reject writes that may be the new generation's, read its rows, and commit the answer."""
         newest_write = self.generations.hold(switch.not_before)
-        key, value = layout.ack_key(switch.id, self._session.id), layout.number(newest_write)
+        kind, value = layout.ACK, layout.number(newest_write)
         try:
             self._prepared[switch.id] = topology_at(self._space.at(), switch)
         except (CorruptTopologyError, GenerationNotFoundError) as e:
-            key = layout.refusal_key(switch.id, self._session.id)
-            value = f"{e}".encode()[:REASON_BYTES_MAX]
+            kind, value = layout.REFUSAL, f"{e}".encode()[:REASON_BYTES_MAX]
         except SnapKVError:
             return  # the next step tries again
+        key = layout.answer_key(kind, switch.id, self._session.id)
         guards: list[Guard] = [AtRevision(layout.SWITCH, revision), self._session.guard]
         try:
             self._space.commit(puts={key: value}, guards=guards, note="generations: answer")

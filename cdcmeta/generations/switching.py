@@ -269,7 +269,7 @@ class SwitchCoordinator:
         Sessions are listed after the answers were read, and after the switch was prepared. So a
         member that is not listed has ended and cannot write, or began later and saw the switch.
         """
-        prefixes = layout.ack_prefix(switch.id), layout.refusal_prefix(switch.id)
+        prefixes = _answer_prefixes(switch.id)
         acks, refusals = (dict(snapshot.items(prefix)) for prefix in prefixes)
         reasons = sorted(why.decode(errors="replace") for why in refusals.values())
         writes: dict[int, int] = {}
@@ -347,8 +347,11 @@ class SwitchCoordinator:
 
 
 def _ended(id: bytes, puts: dict[bytes, bytes], state: LogState) -> SpaceOps:
-    answers = [layout.ack_prefix(id), layout.refusal_prefix(id)]
-    return SpaceOps(puts, [layout.SWITCH], answers, state.guards())
+    return SpaceOps(puts, [layout.SWITCH], _answer_prefixes(id), state.guards())
+
+
+def _answer_prefixes(id: bytes) -> list[bytes]:
+    return [layout.answer_key(kind, id) for kind in (layout.ACK, layout.REFUSAL)]
 
 
 def _parts(id: bytes, topology: Topology) -> Iterator[dict[bytes, bytes]]:

@@ -163,7 +163,7 @@ def generation_row(found: Generation, later: Generation | None, time: int) -> Ge
 
 
 def _switch_row(snapshot: Snapshot[bytes], switch: Switch) -> SwitchRow:
-    refusals = islice(snapshot.values(layout.refusal_prefix(switch.id)), CONSUMERS_MAX)
+    refusals = islice(snapshot.values(layout.answer_key(layout.REFUSAL, switch.id)), CONSUMERS_MAX)
     return SwitchRow(
         switch.phase,
         switch.id.hex(),
@@ -171,7 +171,7 @@ def _switch_row(snapshot: Snapshot[bytes], switch: Switch) -> SwitchRow:
         switch.streams,
         switch.not_before,
         switch.deadline,
-        snapshot.count(layout.ack_prefix(switch.id)),
+        snapshot.count(layout.answer_key(layout.ACK, switch.id)),
         sorted(why.decode(errors="replace") for why in refusals),
     )
 

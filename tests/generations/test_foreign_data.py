@@ -1,5 +1,7 @@
 """Records and rows that others damaged: each is told by its type, and members live on."""
 
+from functools import partial
+
 import msgpack
 import pytest
 
@@ -122,7 +124,8 @@ def test_a_foreign_row_ends_the_switch_and_not_its_members(log, clock):
 
 
 def test_an_answer_that_nobody_can_read_ends_the_switch(log, clock):
-    for at, key in enumerate((layout.ack_key, lambda id, _: layout.ack_prefix(id) + b"\xff")):
+    ack_key = partial(layout.answer_key, layout.ACK)
+    for at, key in enumerate((ack_key, lambda id, _: ack_key(id) + b"\xff")):
         with Slow(log, clock):
             made = in_background(lambda: log.make(RING, timeout=60))
             switch = until_pending(log)
