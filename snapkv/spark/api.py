@@ -12,7 +12,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from snapkv.spark import errors
 from snapkv.spark import native as native_files
 from snapkv.spark.data_source import SnapKVDataSource
-from snapkv.spark.errors import SourceError
 from snapkv.spark.functions import register_functions
 from snapkv.spark.read_options import key_text, option_texts, parsed
 from snapkv.spark.sessions import Times, end_pinned, ensure_registered, register_format
@@ -197,9 +196,8 @@ def _compared(
     columns: dict[str, Any] = {} if schema is not None else {"columns": ",".join(COMPARED)}
     frame = read_snapshot(spark, url, when, prefix, schema=schema, **options, **columns)
     if sorted(frame.columns) != sorted(COMPARED):
-        raise SourceError(
-            errors.INVALID_SCHEMA,
-            f"the schema of a difference has key and value, not {', '.join(frame.columns)}",
+        raise errors.INVALID_SCHEMA(
+            f"the schema of a difference has key and value, not {', '.join(frame.columns)}"
         )
     return frame
 
@@ -224,7 +222,7 @@ def _check_not_set(options: Mapping[str, Any], **advice: str) -> None:
     names = {name.lower(): name for name in advice}
     for name in options:
         if (known := names.get(name.lower())) is not None:
-            raise SourceError(errors.INVALID_OPTION, f"no option {known} here: {advice[known]}")
+            raise errors.INVALID_OPTION(f"no option {known} here: {advice[known]}")
 
 
 def _joined(options: dict[str, Any], added: dict[str, str]) -> dict[str, Any]:
@@ -232,7 +230,7 @@ def _joined(options: dict[str, Any], added: dict[str, str]) -> dict[str, Any]:
     lowered = {name.lower() for name in options}
     for name in added:
         if name.lower() in lowered:
-            raise SourceError(errors.INVALID_OPTION, f"no option {name} here: a parameter gives it")
+            raise errors.INVALID_OPTION(f"no option {name} here: a parameter gives it")
     return options | added
 
 
@@ -261,7 +259,7 @@ def _frame(
     options = end_pinned(spark, options)
     archived = "archive" in options or options["store"].startswith("archive:")
     if native and not archived:
-        raise SourceError(errors.INVALID_OPTION, "native=True reads an archive: give archive, too")
+        raise errors.INVALID_OPTION("native=True reads an archive: give archive, too")
     if by_spark is not None and native is not False and archived:
         frame = by_spark(spark, parsed(option_texts(options)), forced=bool(native))
         if frame is not None:

@@ -26,7 +26,6 @@ from snapkv.base.waiting import pause
 from snapkv.errors import CommitUnknownError, ConflictError
 from snapkv.model import Absent, AtRevision, Commit, Guard, HeadAt, Ops, SpaceOps
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError
 from snapkv.store.store import SnapshotKV
 from snapkv.store.writes import GUARDS_BYTES, CommitRoom
 from snapkv.tuples import pack
@@ -90,10 +89,9 @@ class Marker:
     def check_alone(self, seen: Marker, batch: Batch) -> None:
         """Raise `SourceError` if a marker changed, and does not say that the batch is done."""
         if self.revision != seen.revision and not self.has(batch):
-            raise SourceError(
-                errors.CONFLICT,
+            raise errors.CONFLICT(
                 f"another run of {batch.name} is committing batch {self.number}: "
-                "end one of them; a checkpoint belongs to one query at a time",
+                "end one of them; a checkpoint belongs to one query at a time"
             )
 
 
@@ -163,10 +161,9 @@ class BatchCommits:
             return
         whole = self._parts(writes) or [[]]
         if len(whole) > 1:
-            raise SourceError(
-                errors.CONFLICT,
+            raise errors.CONFLICT(
                 f"other writers committed first in {TRIES} attempts to replace the keys with "
-                f"{prefix!r}, of which a part is written; write again when they commit less often",
+                f"{prefix!r}, of which a part is written; write again when they commit less often"
             )
         marker = Marker(self._batch.number)
         self._commit(self._ops(whole[0], marker, self._batch.note, prefixes=[prefix]), marker)

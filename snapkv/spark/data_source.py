@@ -92,7 +92,7 @@ class SnapKVDataSource(DataSource):
         """Return the reader of a stream of changes."""
         found = self._read()
         if found.options.view != CHANGES:
-            raise SourceError(errors.MISSING_OPTION, "a stream needs readChangeFeed=true")
+            raise errors.MISSING_OPTION("a stream needs readChangeFeed=true")
         return found.stream(schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

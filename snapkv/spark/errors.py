@@ -46,53 +46,55 @@ class SourceError(SnapKVError, ValueError):
         return found
 
 
-TIMESTAMP_EARLIER_THAN_RETENTION = "SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION"
-TIMESTAMP_INVALID = "SNAPKV_TIMESTAMP_INVALID"
-VERSION_NOT_FOUND = "SNAPKV_VERSION_NOT_FOUND"
-VERSION_COMPACTED = "SNAPKV_VERSION_COMPACTED"
-MULTIPLE_BOUNDARY = "SNAPKV_MULTIPLE_BOUNDARY"
-INVALID_RANGE = "SNAPKV_INVALID_RANGE"
-NO_START = "SNAPKV_NO_START"
-NOT_PINNED = "SNAPKV_NOT_PINNED"
-STORE_MISMATCH = "SNAPKV_STORE_MISMATCH"
-CHECKPOINT_INVALID = "SNAPKV_CHECKPOINT_INVALID"
-STORE_NOT_FOUND = "SNAPKV_STORE_NOT_FOUND"
-UNKNOWN_OPTION = "SNAPKV_UNKNOWN_OPTION"
-MISSING_OPTION = "SNAPKV_MISSING_OPTION"
-INVALID_OPTION = "SNAPKV_INVALID_OPTION"
-INVALID_SCHEMA = "SNAPKV_INVALID_SCHEMA"
-KEY_NOT_TEXT = "SNAPKV_KEY_NOT_TEXT"
-VALUE_MALFORMED = "SNAPKV_VALUE_MALFORMED"
-NOT_OBSERVED = "SNAPKV_NOT_OBSERVED"
-MEMBERS_BEHIND = "SNAPKV_MEMBERS_BEHIND"
-HISTORY_GAP = "SNAPKV_HISTORY_GAP"
-ARCHIVE_UNREADABLE = "SNAPKV_ARCHIVE_UNREADABLE"
-UNAVAILABLE = "SNAPKV_UNAVAILABLE"
-ACCESS_DENIED = "SNAPKV_ACCESS_DENIED"
-DUPLICATE_KEY = "SNAPKV_DUPLICATE_KEY"
-CONFLICT = "SNAPKV_CONFLICT"
-FAILED = "SNAPKV_FAILED"
+class ErrorCode(str):
+    """A code of errors: called with a message, it makes the error."""
 
-_CODES: tuple[tuple[type[SnapKVError], str], ...] = (
-    (FutureRevisionError, VERSION_NOT_FOUND),
-    (HistoryGapError, HISTORY_GAP),
-    (InvalidTimeError, TIMESTAMP_INVALID),
-    (NotObservedError, NOT_OBSERVED),
-    (MembersBehindError, MEMBERS_BEHIND),
-    (StoreNotFoundError, STORE_NOT_FOUND),
-    (NotAStoreError, STORE_NOT_FOUND),
-    (StoreRecreatedError, STORE_MISMATCH),
-    (StoreRestoredError, STORE_MISMATCH),
-    (AccessDeniedError, ACCESS_DENIED),
-    (ArchiveError, ARCHIVE_UNREADABLE),
-    (InvalidFileError, ARCHIVE_UNREADABLE),
-    (ReadOnlyError, ACCESS_DENIED),
-    (EngineUnavailableError, UNAVAILABLE),
-    (EngineBusyError, UNAVAILABLE),
-    (InvalidKeyError, KEY_NOT_TEXT),
-    (InvalidTypeError, INVALID_OPTION),
-    (InvalidOptionError, INVALID_OPTION),
-)
+    def __call__(self, message: str) -> SourceError:
+        """Return the error with a message."""
+        return SourceError(str(self), message)
+
+
+TIMESTAMP_EARLIER_THAN_RETENTION = ErrorCode("SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION")
+TIMESTAMP_INVALID = ErrorCode("SNAPKV_TIMESTAMP_INVALID")
+VERSION_NOT_FOUND = ErrorCode("SNAPKV_VERSION_NOT_FOUND")
+VERSION_COMPACTED = ErrorCode("SNAPKV_VERSION_COMPACTED")
+MULTIPLE_BOUNDARY = ErrorCode("SNAPKV_MULTIPLE_BOUNDARY")
+INVALID_RANGE = ErrorCode("SNAPKV_INVALID_RANGE")
+NO_START = ErrorCode("SNAPKV_NO_START")
+NOT_PINNED = ErrorCode("SNAPKV_NOT_PINNED")
+STORE_MISMATCH = ErrorCode("SNAPKV_STORE_MISMATCH")
+CHECKPOINT_INVALID = ErrorCode("SNAPKV_CHECKPOINT_INVALID")
+STORE_NOT_FOUND = ErrorCode("SNAPKV_STORE_NOT_FOUND")
+UNKNOWN_OPTION = ErrorCode("SNAPKV_UNKNOWN_OPTION")
+MISSING_OPTION = ErrorCode("SNAPKV_MISSING_OPTION")
+INVALID_OPTION = ErrorCode("SNAPKV_INVALID_OPTION")
+INVALID_SCHEMA = ErrorCode("SNAPKV_INVALID_SCHEMA")
+KEY_NOT_TEXT = ErrorCode("SNAPKV_KEY_NOT_TEXT")
+VALUE_MALFORMED = ErrorCode("SNAPKV_VALUE_MALFORMED")
+NOT_OBSERVED = ErrorCode("SNAPKV_NOT_OBSERVED")
+MEMBERS_BEHIND = ErrorCode("SNAPKV_MEMBERS_BEHIND")
+HISTORY_GAP = ErrorCode("SNAPKV_HISTORY_GAP")
+ARCHIVE_UNREADABLE = ErrorCode("SNAPKV_ARCHIVE_UNREADABLE")
+UNAVAILABLE = ErrorCode("SNAPKV_UNAVAILABLE")
+ACCESS_DENIED = ErrorCode("SNAPKV_ACCESS_DENIED")
+DUPLICATE_KEY = ErrorCode("SNAPKV_DUPLICATE_KEY")
+CONFLICT = ErrorCode("SNAPKV_CONFLICT")
+FAILED = ErrorCode("SNAPKV_FAILED")
+
+_CODES: dict[ErrorCode, tuple[type[SnapKVError], ...]] = {
+    VERSION_NOT_FOUND: (FutureRevisionError,),
+    HISTORY_GAP: (HistoryGapError,),
+    TIMESTAMP_INVALID: (InvalidTimeError,),
+    NOT_OBSERVED: (NotObservedError,),
+    MEMBERS_BEHIND: (MembersBehindError,),
+    STORE_NOT_FOUND: (StoreNotFoundError, NotAStoreError),
+    STORE_MISMATCH: (StoreRecreatedError, StoreRestoredError),
+    ACCESS_DENIED: (AccessDeniedError, ReadOnlyError),
+    ARCHIVE_UNREADABLE: (ArchiveError, InvalidFileError),
+    UNAVAILABLE: (EngineUnavailableError, EngineBusyError),
+    KEY_NOT_TEXT: (InvalidKeyError,),
+    INVALID_OPTION: (InvalidTypeError, InvalidOptionError),
+}
 COMPACTED_ADVICE = (
     "history before that is gone: read a later moment, or keep more history (compact later)"
 )
@@ -109,35 +111,26 @@ _ADVICE = {
 
 
 @contextmanager
-def coded(*, compacted: str = VERSION_COMPACTED, advice: str = COMPACTED_ADVICE) -> Iterator[None]:
-    """Turn every `SnapKVError` into a `SourceError`.
+def coded(
+    *,
+    compacted: ErrorCode = VERSION_COMPACTED,
+    advice: str = COMPACTED_ADVICE,
+    member: str | None = None,
+) -> Iterator[None]:
+    """Turn every `SnapKVError` into a `SourceError`, which names the `member` of a fleet.
 
     For compacted history, `compacted` is the code and `advice` says what to do.
     """
     try:
         yield
-    except SourceError:
-        raise
-    except CompactedError as e:
-        raise _of_member(SourceError(compacted, f"{e}; {advice}"), e) from e
-    except SnapKVError as e:
-        code = next((code for kind, code in _CODES if isinstance(e, kind)), FAILED)
-        raise _of_member(SourceError(code, f"{e}{_ADVICE.get(code, '')}"), e) from e
-
-
-def _of_member(error: SourceError, cause: SnapKVError) -> SourceError:
-    return error if cause.member is None else error.of(cause.member)
-
-
-@contextmanager
-def of_member(
-    name: str, *, compacted: str = VERSION_COMPACTED, advice: str = COMPACTED_ADVICE
-) -> Iterator[None]:
-    """Turn every `SnapKVError` into a `SourceError` that names a member of a fleet; as `coded`."""
-    try:
-        with coded(compacted=compacted, advice=advice):
-            yield
     except SourceError as e:
-        if e.member is not None:
+        if member is None or e.member is not None:
             raise
-        raise e.of(name) from e.__cause__
+        raise e.of(member) from e.__cause__
+    except SnapKVError as e:
+        code = next((code for code, kinds in _CODES.items() if isinstance(e, kinds)), FAILED)
+        found = code(f"{e}{_ADVICE.get(code, '')}")
+        if isinstance(e, CompactedError):
+            found = compacted(f"{e}; {advice}")
+        name = e.member or member
+        raise (found if name is None else found.of(name)) from e

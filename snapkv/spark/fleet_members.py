@@ -23,7 +23,7 @@ from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError, coded, of_member
+from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.pinned_commits import BACKWARDS, PinnedCommits, Present, range_of
 from snapkv.spark.process_readers import RESTORED, holds
 from snapkv.spark.read_options import HISTORY, SNAPSHOT, ReadOptions, behind_of
@@ -50,7 +50,7 @@ def described(options: SourceOptions, now_ms: int) -> Described:
             names = chosen(list(found), options.text("members"))
     except SourceError as e:
         if isinstance(e.__cause__, InvalidFileError):
-            raise SourceError(errors.INVALID_OPTION, f"fleet: {e.__cause__}") from e
+            raise errors.INVALID_OPTION(f"fleet: {e.__cause__}") from e
         raise
     for name in names:
         location_of_member(found[name])
@@ -68,14 +68,13 @@ def location_of_member(member: Member, *, archive_only: bool = False) -> Locatio
     With `archive_only` that is the archive beside its engine. Raises `SourceError` for a store that
     lives in one process, and for an option that is not a plain value.
     """
-    with errors.of_member(member.name):
+    with coded(member=member.name):
         found = archive_of(member) if archive_only else location_of(member)
         for name, value in (*found.options, *found.storage):
             if not isinstance(value, _PLAIN):
-                raise SourceError(
-                    errors.INVALID_OPTION,
+                raise errors.INVALID_OPTION(
                     f"the option {name} is a {type(value).__name__}; Spark's workers take texts, "
-                    "numbers, true and false",
+                    "numbers, true and false"
                 )
         archive = None if found.archive is None else absolute_archive(found.archive)
         return replace(found, url=absolute(found.url), archive=archive)
@@ -109,7 +108,7 @@ def cut_of(options: ReadOptions, members: Described, now_ms: int) -> PinnedFleet
     timestamp = None if text is None else timestamp_of(text, options.zone, now_ms)
     start, behind = start_of(options, now_ms), behind_of(options)
     if timestamp is not None and start is not None and start > timestamp + 1:
-        raise SourceError(errors.INVALID_RANGE, BACKWARDS)
+        raise errors.INVALID_RANGE(BACKWARDS)
     names = [member.name for member in members]
     with coded(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
         connections = open_members(members)
@@ -191,7 +190,7 @@ class MemberTask(Task):
         self, location: Location, schema: BatchSchema, *, advice: str = errors.COMPACTED_ADVICE
     ) -> Iterator[pa.RecordBatch]:
         """Yield the batches from the member's own location; errors name the member."""
-        with of_member(self.member, advice=advice):
+        with coded(member=self.member, advice=advice):
             yield from super().batches(self.location, schema, advice=advice)
 
 
@@ -212,7 +211,7 @@ def planned(options: ReadOptions, cut: PinnedFleet) -> Sequence[MemberTask]:
 def _planned(options: ReadOptions, cut: PinnedFleet, place: PinnedMember) -> list[MemberTask]:
     name, where = place.member.name, place.location
     with (
-        of_member(name),
+        coded(member=name),
         reading(open_to_read(where), where, place.store, place.mark) as (reader, location),
     ):
         own = own_options(options, cut, place.member, location)
@@ -255,7 +254,7 @@ def reading(
     with opened:
         reader = opened.reader
         if not holds(reader, store, mark):
-            raise SourceError(errors.STORE_MISMATCH, RESTORED)
+            raise errors.STORE_MISMATCH(RESTORED)
         yield reader, replace(location, name=reader.layout.name)
 
 

@@ -21,7 +21,7 @@ from snapkv.layout import Mark
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, micro_batches
 from snapkv.spark.changes_stream import DATA_LOSS, FOR_BATCHES, ChangesReader
-from snapkv.spark.errors import SourceError, coded, of_member
+from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.fleet_members import (
     Described,
     MemberTask,
@@ -73,11 +73,10 @@ class MemberBatches:
         """Raise `SourceError` if the fleet lacks a member of a checkpoint."""
         gone = sorted(at.members.keys() - self._members.keys())
         if gone:
-            raise SourceError(
-                errors.CHECKPOINT_INVALID,
+            raise errors.CHECKPOINT_INVALID(
                 f"the checkpoint has the member {gone[0]!r}, which the fleet (or the option "
                 "members) has not: keep it in the file, with the time `left`, or use a new "
-                "checkpoint",
+                "checkpoint"
             )
 
     def verify(self, at: FleetOffset) -> None:
@@ -127,7 +126,7 @@ class MemberBatches:
     @contextmanager
     def _reading(self, name: str, at: At) -> Iterator[tuple[Reader, Location]]:
         """Open a member, or, if its engine is away, its archive; errors name it."""
-        with of_member(name, advice=DATA_LOSS):
+        with coded(member=name, advice=DATA_LOSS):
             opened, location = _opened(self._members[name])
             with reading(opened, location, at.store, at.mark) as found:
                 yield found
@@ -167,7 +166,7 @@ def _opened(member: Member) -> tuple[Keys, Location]:
 
 
 def _named(name: str, sizes: Iterator[Size]) -> Iterator[Size]:
-    with of_member(name, advice=DATA_LOSS):
+    with coded(member=name, advice=DATA_LOSS):
         yield from sizes
 
 
@@ -193,9 +192,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         )
         policy = policy_of(options, len(members))
         if not LIMITS_KNOWN and (limit_of(options).bounded or policy != ALL):
-            raise SourceError(
-                errors.INVALID_OPTION, "limits per trigger and resolved need PySpark 4.2 or newer"
-            )
+            raise errors.INVALID_OPTION("limits per trigger and resolved need PySpark 4.2 or newer")
         self._options, self._schema = options, schema
         self._frontier = Frontier(members, policy)
         self._batches = MemberBatches(options, members, schema)
@@ -366,7 +363,7 @@ class FleetSource:
         options = self.options
         check_none_of(options.texts, FOR_STREAMS, "for a stream, without effect in a batch")
         if options.view == CHANGES and options.text("startingTimestamp") is None:
-            raise SourceError(errors.NO_START, "changes of a fleet need startingTimestamp")
+            raise errors.NO_START("changes of a fleet need startingTimestamp")
         if options.view != COMMITS:
             check_none_of(options.texts, ("startingVersion",), "for a stream, and for view=commits")
         plan = partial(planned, options, self._pinned())

@@ -21,7 +21,6 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from snapkv.spark import errors
 from snapkv.spark.data_source import SnapKVDataSource
-from snapkv.spark.errors import SourceError
 from snapkv.spark.read_options import COMMITS, HISTORY, key_text, option_texts
 from snapkv.spark.sessions import Times
 
@@ -142,7 +141,7 @@ class _Arguments:
         texts = {name: _value(name, each) for name, each in options.items()}
         for name in texts:
             if name.lower() in ("store", "path"):
-                raise SourceError(errors.INVALID_OPTION, f"no option {name} here: url gives it")
+                raise errors.INVALID_OPTION(f"no option {name} here: url gives it")
         self.options = option_texts({"store": _value("url", url)} | texts)
         self.times = Times(self.options)
 
@@ -165,10 +164,9 @@ def _value(name: str, argument: AnalyzeArgument | None) -> Any:
     if argument is None:
         return None
     if argument.isTable or not argument.isConstantExpression:
-        raise SourceError(
-            errors.INVALID_OPTION,
+        raise errors.INVALID_OPTION(
             f"{name} must be a constant, not a column or computed from one, or from the clock: "
-            "what a call shows is decided before rows are read; write -1d for a day ago",
+            "what a call shows is decided before rows are read; write -1d for a day ago"
         )
     value = argument.value
     if isinstance(value, bytearray):
@@ -187,14 +185,13 @@ def _planned(options: Mapping[str, str], **made: str) -> Planned:
     given = {name.lower() for name in options}
     for name in made:
         if name.lower() in given:
-            raise SourceError(errors.INVALID_OPTION, f"no option {name} here: an argument gives it")
+            raise errors.INVALID_OPTION(f"no option {name} here: an argument gives it")
     source = SnapKVDataSource({**options, **made})
     schema = source.schema()
     if not isinstance(schema, StructType):
-        raise SourceError(
-            errors.INVALID_OPTION,
+        raise errors.INVALID_OPTION(
             "a table function has no option schema but in Spark's JSON: decode values in SQL, "
-            "from_json(value, '...') with valueFormat => 'utf8'",
+            "from_json(value, '...') with valueFormat => 'utf8'"
         )
     return Planned(schema, reader=source.reader(schema))
 

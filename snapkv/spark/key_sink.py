@@ -25,7 +25,7 @@ from snapkv.layout import NOTE_BYTES_MAX, WRITER_BYTES_MAX
 from snapkv.reading import arrow
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import SPACE, Batch, BatchCommits, Writes
-from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.errors import coded
 from snapkv.spark.read_options import FORMAT, TEXT, key_formats
 from snapkv.spark.schema import arrow_schema
 from snapkv.spark.source_options import (
@@ -79,11 +79,9 @@ class SinkOptions(SourceOptions):
         if name is None and text is None:
             return None
         if not name or text is None:
-            raise SourceError(errors.MISSING_OPTION, "give txnAppId and txnVersion, or neither")
+            raise errors.MISSING_OPTION("give txnAppId and txnVersion, or neither")
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise SourceError(
-                errors.INVALID_OPTION, f"txnVersion is a whole number, 0 or more, not {text!r}"
-            )
+            raise errors.INVALID_OPTION(f"txnVersion is a whole number, 0 or more, not {text!r}")
         return name, int(text)
 
     def check(self) -> None:
@@ -95,18 +93,17 @@ class SinkOptions(SourceOptions):
             ("txnAppId", NAME_BYTES_MAX),
         ):
             if len(self.texts.get(name, "").encode()) > most:
-                raise SourceError(errors.INVALID_OPTION, f"{name} has more than {most} bytes")
+                raise errors.INVALID_OPTION(f"{name} has more than {most} bytes")
         if self.location.url.startswith("archive:"):
-            raise SourceError(errors.INVALID_OPTION, "an archive cannot be written: name its store")
+            raise errors.INVALID_OPTION("an archive cannot be written: name its store")
 
 
 def sink_texts(raw: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """Return the options of a sink by their names. Raises `SourceError` for unknown ones."""
     given = {name: text for name, text in raw.items() if name.lower() not in _OF_SPARK}
     if any(name.lower() == "fleet" for name in given):
-        raise SourceError(
-            errors.INVALID_OPTION,
-            "a fleet only reads: write to the store of one member, by its url",
+        raise errors.INVALID_OPTION(
+            "a fleet only reads: write to the store of one member, by its url"
         )
     return canonical_names(given, known)
 
@@ -137,8 +134,8 @@ class KeyOptions(SinkOptions):
         try:
             return bytes.fromhex(text)
         except ValueError as e:
-            raise SourceError(
-                errors.INVALID_OPTION, f"keyPrefix is hexadecimal when keys are binary, not {text}"
+            raise errors.INVALID_OPTION(
+                f"keyPrefix is hexadecimal when keys are binary, not {text}"
             ) from e
 
 
@@ -151,21 +148,16 @@ def key_options(raw: Mapping[str, str], *, replace: bool) -> KeyOptions:
     try:
         keyspace_of(location, text=True)
     except SnapKVError as e:
-        raise SourceError(errors.INVALID_OPTION, str(e)) from e
+        raise errors.INVALID_OPTION(str(e)) from e
     if location.space == SPACE:
-        raise SourceError(
-            errors.INVALID_OPTION, f"the space {SPACE} says which batches are written"
-        )
+        raise errors.INVALID_OPTION(f"the space {SPACE} says which batches are written")
     if replace and options.prefix is None:
-        raise SourceError(
-            errors.MISSING_OPTION,
+        raise errors.MISSING_OPTION(
             "overwriting (and outputMode complete) replaces the keys with a prefix: give "
-            "keyPrefix, which is '' for all keys",
+            "keyPrefix, which is '' for all keys"
         )
     if options.location.space is None and not options.is_text:
-        raise SourceError(
-            errors.INVALID_OPTION, "keyFormat=binary is for a space; a store's own keys are text"
-        )
+        raise errors.INVALID_OPTION("keyFormat=binary is for a space; a store's own keys are text")
     return options
 
 
@@ -180,20 +172,18 @@ def value_fields(schema: T.StructType, options: KeyOptions) -> list[str]:
     fields = [name for name in kinds if name not in OWN]
     if options.format in (JSON, MSGPACK):
         if not fields:
-            raise SourceError(errors.INVALID_SCHEMA, f"no columns for a value: {_shown(schema)}")
+            raise errors.INVALID_SCHEMA(f"no columns for a value: {_shown(schema)}")
         if WHOLE in fields and len(fields) > 1:
-            raise SourceError(
-                errors.INVALID_SCHEMA,
-                f"a column value is the whole value, so no other can be a member: {fields}",
+            raise errors.INVALID_SCHEMA(
+                f"a column value is the whole value, so no other can be a member: {fields}"
             )
         return fields
     check_kind(kinds, WHOLE, T.StringType() if options.format == UTF8 else T.BinaryType())
     if len(fields) > 1:
-        raise SourceError(
-            errors.INVALID_SCHEMA,
+        raise errors.INVALID_SCHEMA(
             f"valueFormat={options.format} writes the columns key and value, so nothing would "
             f"keep {', '.join(name for name in fields if name != WHOLE)}: drop them, or give "
-            "valueFormat=json",
+            "valueFormat=json"
         )
     return [WHOLE]
 
@@ -204,12 +194,12 @@ def check_names(schema: T.StructType, special: Collection[str]) -> None:
     Spark keeps the case that was typed, and a removal must not become a save by it.
     """
     if len({name.lower() for name in schema.names}) < len(schema.names):
-        raise SourceError(errors.INVALID_SCHEMA, f"two columns have one name: {schema.names}")
+        raise errors.INVALID_SCHEMA(f"two columns have one name: {schema.names}")
     known = {name.lower(): name for name in special}
     for name in schema.names:
         meant = known.get(name.lower(), name)
         if meant != name:
-            raise SourceError(errors.INVALID_SCHEMA, f"column {name} is written {meant}")
+            raise errors.INVALID_SCHEMA(f"column {name} is written {meant}")
 
 
 def check_kind(kinds: Mapping[str, T.DataType], name: str, kind: T.DataType) -> None:
@@ -219,7 +209,7 @@ def check_kind(kinds: Mapping[str, T.DataType], name: str, kind: T.DataType) -> 
         given = "missing" if found is None else found.simpleString().upper()
         what = f"column {name} must be {kind.simpleString().upper()}, and is {given}"
         also = {"key": ", or give keyFormat", WHOLE: ", or give valueFormat"}.get(name, "")
-        raise SourceError(errors.INVALID_SCHEMA, f"{what}: cast it{also}")
+        raise errors.INVALID_SCHEMA(f"{what}: cast it{also}")
 
 
 def _shown(schema: T.StructType) -> str:
@@ -296,7 +286,7 @@ class RowSink(ABC):
             if key == following:
                 last[n] = False
                 if places[n] == places[n + 1]:
-                    raise SourceError(errors.DUPLICATE_KEY, f"key {key!r} comes twice{_ADVICE}")
+                    raise errors.DUPLICATE_KEY(f"key {key!r} comes twice{_ADVICE}")
         rows = zip(keys, values, last, strict=True)
         return [(key, value) for key, value, is_last in rows if is_last]
 
@@ -319,7 +309,7 @@ class OfStream(RowSink, StreamWriter):
         """Commit the rows of a micro-batch. Raises `SourceError`."""
         names = {each.query for each in messages if isinstance(each, EncodedRows)}
         if None in names:
-            raise SourceError(errors.FAILED, f"Spark does not give the id of the query: {QUERY_ID}")
+            raise errors.FAILED(f"Spark does not give the id of the query: {QUERY_ID}")
         name = next(iter(names), None)  # without a partition there is none, and nothing to repeat
         note = self.options.text("note") or "Spark query"
         batch = Batch(name, batchId, f"{note} {name}, batch {batchId}", of_stream=True)
@@ -329,7 +319,7 @@ class OfStream(RowSink, StreamWriter):
 def check_of_stream(options: SinkOptions) -> None:
     """Raise `SourceError` for options that a stream's sink does not have."""
     if StreamWriter is DataSourceArrowWriter:
-        raise SourceError(errors.FAILED, "a sink of a stream needs PySpark 4.1 or newer")
+        raise errors.FAILED("a sink of a stream needs PySpark 4.1 or newer")
     check_none_of(options.texts, ("txnAppId", "txnVersion"), "for a batch: a stream has its own")
 
 
@@ -339,7 +329,7 @@ def texts_of(rows: pa.RecordBatch, name: str) -> list[Any]:
         found: list[Any] = rows.column(name).to_pylist()
         return found
     except UnicodeDecodeError as e:
-        raise SourceError(errors.VALUE_MALFORMED, f"a {name} is not UTF-8: {e}") from e
+        raise errors.VALUE_MALFORMED(f"a {name} is not UTF-8: {e}") from e
 
 
 class KeySink(RowSink):
@@ -377,7 +367,7 @@ class KeySink(RowSink):
         zeros = pa.array([0] * len(rows), pa.int64())
         version = rows.column(VERSION).cast(pa.int64()) if VERSION in names else zeros
         if version.null_count:
-            raise SourceError(errors.INVALID_SCHEMA, f"a row has no version: {VERSION} is NULL")
+            raise errors.INVALID_SCHEMA(f"a row has no version: {VERSION} is NULL")
         ordinal = rows.column(ORDINAL).cast(pa.int64()) if ORDINAL in names else zeros
         kind = pa.large_string() if self.options.is_text else pa.large_binary()
         return pa.RecordBatch.from_arrays(
@@ -399,10 +389,9 @@ class KeySink(RowSink):
         values: list[bytes] = rows.column(WHOLE).cast(pa.large_binary()).to_pylist()
         for key, value in zip(keys, values, strict=True):
             if value is None:
-                raise SourceError(
-                    errors.VALUE_MALFORMED,
+                raise errors.VALUE_MALFORMED(
                     f"the value of key {key!r} is NULL: a removal is a row whose "
-                    f"{CHANGE} is {_REMOVAL!r}",
+                    f"{CHANGE} is {_REMOVAL!r}"
                 )
         return values
 
@@ -411,16 +400,13 @@ class KeySink(RowSink):
         prefix = self.options.prefix
         for key, change in zip(keys, changes, strict=True):
             if key is None:
-                raise SourceError(errors.INVALID_SCHEMA, "a row has no key: its key is NULL")
+                raise errors.INVALID_SCHEMA("a row has no key: its key is NULL")
             if prefix and not key.startswith(prefix):
-                raise SourceError(
-                    errors.INVALID_OPTION, f"key {key!r} does not begin with keyPrefix {prefix!r}"
-                )
+                raise errors.INVALID_OPTION(f"key {key!r} does not begin with keyPrefix {prefix!r}")
             if change not in _SAVES and change != _REMOVAL:
                 known = ", ".join((*_SAVES, _REMOVAL, _BEFORE))
-                raise SourceError(
-                    errors.VALUE_MALFORMED,
-                    f"{CHANGE} of key {key!r} is {change!r}: it is one of {known}",
+                raise errors.VALUE_MALFORMED(
+                    f"{CHANGE} of key {key!r} is {change!r}: it is one of {known}"
                 )
 
     def apply(self, writes: Writes, batch: Batch) -> None:
@@ -442,7 +428,7 @@ class KeySink(RowSink):
                     commits.add(writes)
             except InvalidKeyError as e:  # whose code and advice are for reading
                 message = f"a key cannot be written: {e}"
-                raise SourceError(errors.VALUE_MALFORMED, message) from e
+                raise errors.VALUE_MALFORMED(message) from e
 
 
 class BatchSink(KeySink, OfBatch):

@@ -96,16 +96,15 @@ def checking(checkpoint: Mapping[str, Any]) -> Iterator[None]:
     try:
         version = checkpoint["v"]
         if version != VERSION:
-            raise SourceError(
-                errors.CHECKPOINT_INVALID,
-                f"the checkpoint has version {version!r}; this snapkv reads version {VERSION}",
+            raise errors.CHECKPOINT_INVALID(
+                f"the checkpoint has version {version!r}; this snapkv reads version {VERSION}"
             )
         yield
     except SourceError:
         raise
     except (KeyError, TypeError, ValueError) as e:
-        raise SourceError(
-            errors.CHECKPOINT_INVALID, f"the checkpoint is not one of this format: {checkpoint!r}"
+        raise errors.CHECKPOINT_INVALID(
+            f"the checkpoint is not one of this format: {checkpoint!r}"
         ) from e
 
 
@@ -327,7 +326,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             "for a batch; a stream ends with trigger(availableNow=True)",
         )
         if limit_of(options).bounded and not LIMITS_KNOWN:
-            raise SourceError(errors.INVALID_OPTION, "limits per trigger need PySpark 4.2 or newer")
+            raise errors.INVALID_OPTION("limits per trigger need PySpark 4.2 or newer")
 
     # --- what each kind of stream does in its own way ---
 
@@ -462,7 +461,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         Raises `SourceError` if its end is not.
         """
         if not holds(reader, last.store, last.mark):
-            raise SourceError(errors.STORE_MISMATCH, RESTORED)
+            raise errors.STORE_MISMATCH(RESTORED)
         return list(self._tasks(reader, first, last))
 
     @property

@@ -15,7 +15,7 @@ from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import state_bounds
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.errors import ErrorCode, coded
 from snapkv.spark.process_readers import mark_in
 from snapkv.spark.read_options import COMMITS, LATEST, ReadOptions
 from snapkv.spark.source_options import SourceOptions
@@ -119,7 +119,7 @@ def range_of(
             if high.ordinal < low.ordinal:  # compaction passed the pin
                 raise compaction_error(reader.policy, high.timestamp)
     if high.ordinal < low.ordinal and options.has_end:
-        raise SourceError(errors.INVALID_RANGE, BACKWARDS)
+        raise errors.INVALID_RANGE(BACKWARDS)
     if high.revision < low.revision:
         high = low
     return PinnedCommits(present.store, low, high, high.revision)
@@ -133,7 +133,7 @@ def _check_order(options: ReadOptions, present: Present, from_state: bool) -> No
     """
     first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
     if first is not None and last is not None and last < first - (not from_state):
-        raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
+        raise errors.INVALID_RANGE(f"{BACKWARDS}: versions {first} to {last}")
     start, end = (options.text(f"{end}Timestamp") for end in ("starting", "ending"))
     if start is not None:
         newest = present.head.timestamp
@@ -141,7 +141,7 @@ def _check_order(options: ReadOptions, present: Present, from_state: bool) -> No
     if start is not None and end is not None:
         may_be_empty = is_exact(start) and not from_state
         if timestamp_of(end, options.zone, present.now_ms) < since - may_be_empty:
-            raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")
+            raise errors.INVALID_RANGE(f"{BACKWARDS}: {start} to {end}")
 
 
 def low_of(reader: Reader, options: ReadOptions, present: Present) -> Mark | None:
@@ -165,7 +165,7 @@ def low_of(reader: Reader, options: ReadOptions, present: Present) -> Mark | Non
 
 
 @contextmanager
-def _complete(reader: Reader, code: str) -> Iterator[None]:
+def _complete(reader: Reader, code: ErrorCode) -> Iterator[None]:
     """Raise `SourceError` with the earliest possible start if changes of a range are gone."""
     try:
         yield
@@ -175,7 +175,7 @@ def _complete(reader: Reader, code: str) -> Iterator[None]:
         if earliest is not None:
             version = reader.timeline.at(earliest).mark.revision
             left = f"start after {format_time(earliest)}, version {version}"
-        raise SourceError(code, f"some changes after the start were compacted: {left}") from e
+        raise code(f"some changes after the start were compacted: {left}") from e
 
 
 def _state_at_start(reader: Reader, options: ReadOptions, present: Present) -> Mark | None:
@@ -217,7 +217,6 @@ def _versioned(reader: Reader, version: int) -> Iterator[None]:
             yield
         except FutureRevisionError as e:
             earliest = max(1, reader.engine.compacted_revision())
-            raise SourceError(
-                errors.VERSION_NOT_FOUND,
-                f"version {version} does not exist yet; versions are [{earliest}, {e.current}]",
+            raise errors.VERSION_NOT_FOUND(
+                f"version {version} does not exist yet; versions are [{earliest}, {e.current}]"
             ) from e

@@ -69,7 +69,7 @@ def verified_reader(location: Location, store: bytes, mark: Mark) -> Reader:
             if e.code != errors.STORE_MISMATCH:
                 raise
         forget(location)  # the path may lead to another store by now
-    raise SourceError(errors.STORE_MISMATCH, RESTORED)
+    raise errors.STORE_MISMATCH(RESTORED)
 
 
 def holds(reader: Reader, store: bytes, mark: Mark) -> bool:

@@ -13,7 +13,6 @@ from snapkv.fleet.members import BEHIND, Behind, Policy, check_policy
 from snapkv.layout import Keyspace
 from snapkv.reading.arrow import KeyRange
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError
 from snapkv.spark.source_options import ENGINE as ENGINE
 from snapkv.spark.source_options import (
     STORAGE,
@@ -132,7 +131,7 @@ def parsed(raw: Mapping[str, str]) -> ReadOptions:
     for name in texts:
         if view not in KNOWN.get(name, ALL):
             views = " or ".join(KNOWN[name])
-            raise SourceError(errors.INVALID_OPTION, f"{name} is for {views}, this reads {view}")
+            raise errors.INVALID_OPTION(f"{name} is for {views}, this reads {view}")
     check_one_of(
         texts,
         (
@@ -143,7 +142,7 @@ def parsed(raw: Mapping[str, str]) -> ReadOptions:
     )
     for one, others in (("keyPrefix", ("startKey", "endKey")), ("observe", ("space",))):
         if one in texts and any(other in texts for other in others):
-            raise SourceError(errors.INVALID_OPTION, f"give {one} or {'/'.join(others)}, not both")
+            raise errors.INVALID_OPTION(f"give {one} or {'/'.join(others)}, not both")
     if "fleet" in texts:
         location = location_of_fleet(texts)
     else:
@@ -177,11 +176,10 @@ def _view(texts: Mapping[str, str]) -> str:
     feed = flag_of("readChangeFeed", texts.get("readChangeFeed"), False)
     view = texts.get("view", CHANGES if feed else SNAPSHOT).lower()
     if feed and view != CHANGES:
-        raise SourceError(errors.INVALID_OPTION, "give view or readChangeFeed=true, not both")
+        raise errors.INVALID_OPTION("give view or readChangeFeed=true, not both")
     if view not in ALL or (not feed and view == CHANGES):
-        raise SourceError(
-            errors.INVALID_OPTION,
-            f"view is snapshot, history or commits, not {view!r}; changes are readChangeFeed=true",
+        raise errors.INVALID_OPTION(
+            f"view is snapshot, history or commits, not {view!r}; changes are readChangeFeed=true"
         )
     return view
 
@@ -203,9 +201,8 @@ def key_text(key: str | bytes, options: Mapping[str, Any], name: str) -> str:
     format_ = str(lowered.get("keyformat", key_formats("space" in lowered)[0])).lower()
     kind = bytes if format_ == BINARY else str
     if not isinstance(key, kind):
-        raise SourceError(
-            errors.INVALID_OPTION,
-            f"keys are {kind.__name__} here, so {name} must be, too, not {key!r}",
+        raise errors.INVALID_OPTION(
+            f"keys are {kind.__name__} here, so {name} must be, too, not {key!r}"
         )
     return key.hex() if isinstance(key, bytes) else key
 
@@ -224,7 +221,7 @@ def span_of(options: ReadOptions) -> KeyRange:
     try:
         space = keyspace_of(options.location, text=text)
     except SnapKVError as e:
-        raise SourceError(errors.INVALID_OPTION, str(e)) from e
+        raise errors.INVALID_OPTION(str(e)) from e
     start, end = space.range_of(space.whole)
     prefix = _range_of(options, "keyPrefix", space)
     first, last = _range_of(options, "startKey", space), _range_of(options, "endKey", space)
@@ -235,7 +232,7 @@ def span_of(options: ReadOptions) -> KeyRange:
     if last is not None:
         end = last[0]
         if end < start:
-            raise SourceError(errors.INVALID_RANGE, "endKey is before startKey")
+            raise errors.INVALID_RANGE("endKey is before startKey")
     return KeyRange(space, start, end, text)
 
 
@@ -247,10 +244,10 @@ def _range_of(options: ReadOptions, name: str, space: Keyspace) -> tuple[bytes, 
     try:
         return space.range_of(text if space.text else bytes.fromhex(text))
     except SnapKVError as e:
-        raise SourceError(errors.INVALID_OPTION, f"{name}: {e}") from e
+        raise errors.INVALID_OPTION(f"{name}: {e}") from e
     except ValueError as e:
-        raise SourceError(
-            errors.INVALID_OPTION, f"{name} is hexadecimal when keys are binary, not {text!r}"
+        raise errors.INVALID_OPTION(
+            f"{name} is hexadecimal when keys are binary, not {text!r}"
         ) from e
 
 
@@ -277,17 +274,15 @@ def location_of_fleet(texts: Mapping[str, str]) -> Location:
     for name in texts:
         why = _DESCRIBED if name.startswith(STORAGE) else _WHY_NOT.get(name)
         if why is not None:
-            raise SourceError(errors.INVALID_OPTION, f"no option {name} with fleet: {why}")
+            raise errors.INVALID_OPTION(f"no option {name} with fleet: {why}")
     if is_store(texts.get("path", "")):
-        raise SourceError(errors.INVALID_OPTION, "give a path or the option fleet, not both")
+        raise errors.INVALID_OPTION("give a path or the option fleet, not both")
     if texts.get("keyFormat", "utf8").lower() == "binary":
-        raise SourceError(errors.INVALID_OPTION, f"no keyFormat=binary with fleet: {_TEXT}")
+        raise errors.INVALID_OPTION(f"no keyFormat=binary with fleet: {_TEXT}")
     if texts.get("startingVersion", "latest").lower() != "latest":
-        raise SourceError(
-            errors.INVALID_OPTION, f"startingVersion is 'latest' with fleet: {_ONE_MEMBER}"
-        )
+        raise errors.INVALID_OPTION(f"startingVersion is 'latest' with fleet: {_ONE_MEMBER}")
     if not texts["fleet"]:
-        raise SourceError(errors.MISSING_OPTION, "fleet is the path of a TOML or JSON file")
+        raise errors.MISSING_OPTION("fleet is the path of a TOML or JSON file")
     return Location(f"fleet:{os.path.abspath(texts['fleet'])}")
 
 
@@ -295,9 +290,7 @@ def check_without_fleet(texts: Mapping[str, str]) -> None:
     """Raise `SourceError` for an option that only a fleet has."""
     for name in ONLY_OF_FLEETS:
         if name in texts:
-            raise SourceError(
-                errors.INVALID_OPTION, f"{name} is for a fleet: give the option fleet, too"
-            )
+            raise errors.INVALID_OPTION(f"{name} is for a fleet: give the option fleet, too")
 
 
 def behind_of(options: SourceOptions) -> Behind:
@@ -316,5 +309,5 @@ def policy_of(options: SourceOptions, members: int) -> Policy:
     try:
         check_policy(policy, members)
     except InvalidOptionError as e:
-        raise SourceError(errors.INVALID_OPTION, f"resolved: {e}") from e
+        raise errors.INVALID_OPTION(f"resolved: {e}") from e
     return policy

@@ -26,7 +26,7 @@ from snapkv.reading.change_tables import columns_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import CommitTimes
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.errors import coded
 from snapkv.spark.pinned_commits import (
     PinnedCommits,
     Present,
@@ -396,7 +396,7 @@ def located(options: ReadOptions) -> tuple[ReadOptions, Present]:
 def pin(options: ReadOptions, present: Present) -> PinnedCommits:
     """Return the commits that a batch shows: the same at every call. Raises `SourceError`."""
     if options.view == CHANGES and not options.has_start:
-        raise SourceError(errors.NO_START, "changes need startingVersion or startingTimestamp")
+        raise errors.NO_START("changes need startingVersion or startingTimestamp")
     reader = verified_reader(options.location, present.store, present.head)
     if options.view == SNAPSHOT:
         return moment_of(reader, options, present)

@@ -53,17 +53,17 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
     names = [name.lower() for name in schema.names]
     for name in schema.names:
         if names.count(name.lower()) > 1:
-            raise SourceError(errors.INVALID_SCHEMA, f"the schema has two columns {name}")
+            raise errors.INVALID_SCHEMA(f"the schema has two columns {name}")
     for kind in _leaves(schema):
         if isinstance(kind, _OPAQUE):
             kind_name = kind.simpleString().upper()
-            raise SourceError(errors.INVALID_SCHEMA, f"values are not decoded into {kind_name}")
+            raise errors.INVALID_SCHEMA(f"values are not decoded into {kind_name}")
     zoned = "timezone" in inspect.signature(to_arrow_schema).parameters
     utc = {"timezone": "UTC"} if zoned else {}
     try:
         return to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True, **utc)
     except PySparkException as e:
-        raise SourceError(errors.INVALID_SCHEMA, str(e)) from e
+        raise errors.INVALID_SCHEMA(str(e)) from e
 
 
 def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
@@ -94,8 +94,8 @@ def schema_of(options: ReadOptions) -> T.StructType | str:
     try:
         return T.StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError, PySparkException) as e:
-        raise SourceError(
-            errors.INVALID_SCHEMA, f"the option schema is not a schema in Spark's JSON: {e}"
+        raise errors.INVALID_SCHEMA(
+            f"the option schema is not a schema in Spark's JSON: {e}"
         ) from e
 
 
@@ -106,16 +106,13 @@ def _default_schema(options: ReadOptions) -> T.StructType:
     if names is None:
         names = tuple(name for name in columns.names if name not in _OPTIONAL)
     if options.choice("valueFormat", *FORMATS) not in (BYTES, UTF8) and "value" in names:
-        raise SourceError(
-            errors.MISSING_OPTION,
+        raise errors.MISSING_OPTION(
             "valueFormat=json and msgpack need the option schema, or .schema(...): its fields are "
-            "taken from the value, but for those that are columns of this format",
+            "taken from the value, but for those that are columns of this format"
         )
     unknown = [name for name in names if name not in columns.names]
     if unknown or len(set(names)) < len(names):
-        raise SourceError(
-            errors.INVALID_OPTION, f"columns are some of {', '.join(columns.names)}, not {names}"
-        )
+        raise errors.INVALID_OPTION(f"columns are some of {', '.join(columns.names)}, not {names}")
     return from_arrow_schema(pa.schema([columns.field(name) for name in names]))
 
 
@@ -149,7 +146,7 @@ class FrameSchema:
             if format_ in (BYTES, UTF8) or "value" not in columns.names:
                 raise mismatch(field, columns)
         if options.columns is not None and options.columns != tuple(self.arrow.names):
-            raise SourceError(errors.INVALID_SCHEMA, "give a schema or columns, not both")
+            raise errors.INVALID_SCHEMA("give a schema or columns, not both")
         text = format_ == UTF8 and "value" in self.own
         self.decoder = ValueDecoder(decoded, format_, permissive) if decoded or text else None
 
@@ -170,9 +167,7 @@ def batch_of(found: Arrays, schema: pa.Schema) -> pa.RecordBatch:
     columns = [_cast(found[field.name], field.type) for field in schema]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:  # Spark would read undefined bytes
-            raise SourceError(
-                errors.INVALID_SCHEMA, f"{field.name} is NOT NULL in the schema but has NULLs"
-            )
+            raise errors.INVALID_SCHEMA(f"{field.name} is NOT NULL in the schema but has NULLs")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -189,9 +184,8 @@ def _is_own(field: pa.Field, columns: pa.Schema, format_: str) -> bool:
 def mismatch(field: pa.Field, columns: pa.Schema) -> SourceError:
     """Return the error for a column that the view does not have."""
     known = ", ".join(f"{each.name} {spark_name(each.type)}" for each in columns)
-    return SourceError(
-        errors.INVALID_SCHEMA,
-        f"this view has no column {field.name} {spark_name(field.type)}; its columns are: {known}",
+    return errors.INVALID_SCHEMA(
+        f"this view has no column {field.name} {spark_name(field.type)}; its columns are: {known}"
     )
 
 

@@ -24,7 +24,6 @@ from pyspark.sql.datasource import DataSource
 from snapkv.base.clocks import SystemClock
 from snapkv.errors import InvalidTimeError
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError
 from snapkv.spark.pinned_commits import Present
 from snapkv.spark.read_options import CHANGES, COMMITS, FORMAT, KNOWN, LATEST, SNAPSHOT, ReadOptions
 from snapkv.spark.timing import exact, naive_of, timestamp_of, zone_of
@@ -90,7 +89,7 @@ class Times:
         """Return the first timestamp after a time. Raises `SourceError`."""
         end = self.end(when)
         if end == TIMESTAMP_MAX:
-            raise SourceError(errors.TIMESTAMP_INVALID, f"no time is after {when!s}")
+            raise errors.TIMESTAMP_INVALID(f"no time is after {when!s}")
         return end + 1
 
     def as_of(self, when: When | None) -> dict[str, str]:
@@ -113,7 +112,7 @@ class Times:
         try:
             revision = revision_of(when)
         except InvalidTimeError as e:
-            raise SourceError(errors.TIMESTAMP_INVALID, str(e)) from e
+            raise errors.TIMESTAMP_INVALID(str(e)) from e
         if revision is not None:
             return {by_version: str(revision + after)}
         return {by_time: exact(self.after(when) if after else self.end(when))}
@@ -164,7 +163,7 @@ def end_pinned(spark: SparkSession, options: dict[str, Any]) -> dict[str, Any]:
         asked["endingTimestamp"] = text
     newest = spark.read.format(FORMAT).options(**asked).load().first()
     if newest is None:
-        raise SourceError(errors.NOT_PINNED, "the store has no commits up to then: make one first")
+        raise errors.NOT_PINNED("the store has no commits up to then: make one first")
     return options | {by_version: str(newest.version)}
 
 
@@ -197,22 +196,20 @@ def check_pinned(options: ReadOptions, present: Present) -> None:
             continue
         found = _fixed(options, name, text, present.now_ms, ADVICE)
         if name == by_time and found > present.head.timestamp:
-            raise SourceError(
-                errors.NOT_PINNED,
+            raise errors.NOT_PINNED(
                 f"{name} {text} is later than the newest commit, so more may come; {ADVICE}"
-                f"{by_version}",
+                f"{by_version}"
             )
     version = options.count(by_version)
     is_observed = options.text("observe") is not None and options.view != SNAPSHOT
     if version is not None and is_observed and version > present.head.revision:
-        raise SourceError(
-            errors.NOT_PINNED,
+        raise errors.NOT_PINNED(
             f"{by_version} {version} is later than the newest tick, so the next one may add rows; "
-            f"{ADVICE}a version up to {present.head.revision}",
+            f"{ADVICE}a version up to {present.head.revision}"
         )
     if options.text(by_time) is None and version is None:
         what = "changes need an end" if options.view == CHANGES else "the newest state moves on"
-        raise SourceError(errors.NOT_PINNED, f"{what}; {ADVICE}{by_version} or {by_time}")
+        raise errors.NOT_PINNED(f"{what}; {ADVICE}{by_version} or {by_time}")
 
 
 def _is_of_connect() -> bool:
@@ -225,7 +222,7 @@ def _fixed(options: ReadOptions, name: str, text: str, now_ms: int, advice: str)
         timestamp_of(text, options.zone, each_ms) for each_ms in (now_ms, now_ms + 1_000)
     )
     if found != later:
-        raise SourceError(errors.NOT_PINNED, f"{name} {text} moves on; {advice}a fixed time")
+        raise errors.NOT_PINNED(f"{name} {text} moves on; {advice}a fixed time")
     return found
 
 
@@ -244,17 +241,13 @@ def check_fleet_pinned(options: ReadOptions, observed: int, now_ms: int) -> None
         if text is not None:
             _fixed(options, name, text, now_ms, ADVICE_OF_FLEETS)
         elif name == by_time:
-            raise SourceError(
-                errors.NOT_PINNED, f"the newest moment moves on; {ADVICE_OF_FLEETS}{by_time}"
-            )
+            raise errors.NOT_PINNED(f"the newest moment moves on; {ADVICE_OF_FLEETS}{by_time}")
     if options.text("behind", "error") != "error":
-        raise SourceError(
-            errors.NOT_PINNED,
-            f"a member that is behind may show more; {ADVICE_OF_FLEETS}no option behind",
+        raise errors.NOT_PINNED(
+            f"a member that is behind may show more; {ADVICE_OF_FLEETS}no option behind"
         )
     if observed > 1 and options.view == SNAPSHOT:
-        raise SourceError(
-            errors.NOT_PINNED,
+        raise errors.NOT_PINNED(
             "the newest round of ticks may be found only later; on Spark Connect choose one "
-            "observed member with the option members",
+            "observed member with the option members"
         )

@@ -55,9 +55,7 @@ class SourceOptions:
             return None
         digits = text.isascii() and text.isdigit() and len(text) < 20
         if not digits or not 0 < int(text) < 1 << 63:
-            raise SourceError(
-                errors.INVALID_OPTION, f"{name} is a whole number above 0, not {text!r}"
-            )
+            raise errors.INVALID_OPTION(f"{name} is a whole number above 0, not {text!r}")
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
@@ -66,7 +64,7 @@ class SourceOptions:
         for choice in choices:
             if choice.lower() == text.lower():
                 return choice
-        raise SourceError(errors.INVALID_OPTION, f"{name} is one of {choices}, not {text!r}")
+        raise errors.INVALID_OPTION(f"{name} is one of {choices}, not {text!r}")
 
     @property
     def partitions(self) -> int:
@@ -87,9 +85,8 @@ def canonical_names(raw: Mapping[str, str], known: Collection[str]) -> dict[str,
         if name is None and key.lower().startswith(STORAGE) and "archive" in known:
             name = key.lower()
         if name in texts:
-            raise SourceError(
-                errors.INVALID_OPTION,
-                f"option {name} is given twice, once as {key!r}: give it once",
+            raise errors.INVALID_OPTION(
+                f"option {name} is given twice, once as {key!r}: give it once"
             )
         if name is not None:
             texts[name] = value
@@ -102,14 +99,14 @@ def check_one_of(texts: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> 
     """Raise `SourceError` if both options of a pair are set: they mean the same."""
     for one, other in pairs:
         if one in texts and other in texts:
-            raise SourceError(errors.MULTIPLE_BOUNDARY, f"give {one} or {other}, not both")
+            raise errors.MULTIPLE_BOUNDARY(f"give {one} or {other}, not both")
 
 
 def check_none_of(texts: Iterable[str], names: Collection[str], why: str) -> None:
     """Raise `SourceError` if one of the options `names` is set, which has no effect here."""
     for name in texts:
         if name in names:
-            raise SourceError(errors.INVALID_OPTION, f"{name} is {why}")
+            raise errors.INVALID_OPTION(f"{name} is {why}")
 
 
 def zone_in(texts: Mapping[str, str]) -> tzinfo | None:
@@ -122,7 +119,7 @@ def flag_of(name: str, text: str | None, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise SourceError(errors.INVALID_OPTION, f"{name} is true or false, not {text!r}")
+        raise errors.INVALID_OPTION(f"{name} is true or false, not {text!r}")
     return text.lower() == "true"
 
 
@@ -138,18 +135,16 @@ def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) 
     """
     path = texts.get("path", "")
     if "store" in texts and is_store(path):
-        raise SourceError(errors.INVALID_OPTION, "give a path or the option store, not both")
+        raise errors.INVALID_OPTION("give a path or the option store, not both")
     url = texts.get("store", path if is_store(path) else None)
     if url is None:
         wrong = f"{path!r} is not a store; " if path and "@" not in path else ""  # no secrets
         may_be_table = _TABLE in raw or not path
         advice = f"{_NAME_IT}. {_dropped(format_)}" if may_be_table else _NAME_IT
-        raise SourceError(errors.MISSING_OPTION, wrong + advice)
+        raise errors.MISSING_OPTION(wrong + advice)
     engine: dict[str, Any] = {name: texts[name] for name in ENGINE if name in texts}
     if engine and not url.startswith("etcd:"):
-        raise SourceError(
-            errors.INVALID_OPTION, f"{', '.join(engine)}: only etcd has these options"
-        )
+        raise errors.INVALID_OPTION(f"{', '.join(engine)}: only etcd has these options")
     engine |= {flag: flag_of(flag, engine[flag], False) for flag in FLAGS if flag in engine}
     return Location(
         absolute(url),
@@ -177,17 +172,14 @@ def _archive_of(
     alone = url.startswith("archive:")
     if storage and archive is None and not alone:
         names = ", ".join(sorted(STORAGE + name for name in storage))
-        raise SourceError(
-            errors.INVALID_OPTION, f"{names}: only an archive has these options; give archive, too"
+        raise errors.INVALID_OPTION(
+            f"{names}: only an archive has these options; give archive, too"
         )
     if archive is not None and alone:
-        raise SourceError(
-            errors.INVALID_OPTION, "the store is an archive itself: leave the option archive out"
-        )
+        raise errors.INVALID_OPTION("the store is an archive itself: leave the option archive out")
     if "observe" in texts and (alone or archive is not None):
-        raise SourceError(
-            errors.INVALID_OPTION,
-            "an archive is of a store's own keys: leave the option observe out",
+        raise errors.INVALID_OPTION(
+            "an archive is of a store's own keys: leave the option observe out"
         )
     found = None if archive is None else absolute_archive(archive)
     return found, tuple(sorted(storage.items()))
@@ -218,10 +210,10 @@ def _is_of_table(key: str, raw: Mapping[str, str]) -> bool:
 
 def _unknown(key: str, known: Iterable[str]) -> SourceError:
     if key == "paths":
-        return SourceError(errors.INVALID_OPTION, "a DataFrame reads one store: load one path")
+        return errors.INVALID_OPTION("a DataFrame reads one store: load one path")
     also = [*ENGINE, f"{STORAGE}*"] if "archive" in known else list(ENGINE)
     names = ", ".join(sorted(known) + also)
-    return SourceError(errors.UNKNOWN_OPTION, f"unknown option {key!r}; known are: {names}")
+    return errors.UNKNOWN_OPTION(f"unknown option {key!r}; known are: {names}")
 
 
 def open_to_write(location: Location, writer: str | None) -> SnapshotKV:
@@ -245,14 +237,11 @@ def absolute(url: str) -> str:
     Raises `SourceError` for a store that lives in one process.
     """
     if not isinstance(url, str):
-        raise SourceError(
-            errors.INVALID_OPTION, f"a store's URL is a str, not {type(url).__name__}"
-        )
+        raise errors.INVALID_OPTION(f"a store's URL is a str, not {type(url).__name__}")
     if url.startswith("memory:"):
-        raise SourceError(
-            errors.INVALID_OPTION,
+        raise errors.INVALID_OPTION(
             f"{url!r} lives in one process, where Spark's workers cannot see it: "
-            "use lmdb: or etcd:, or to_arrow() without Spark",
+            "use lmdb: or etcd:, or to_arrow() without Spark"
         )
     scheme, _, path = url.partition(":")
     if scheme == "lmdb" and path:
@@ -266,16 +255,13 @@ def absolute_archive(url: str) -> str:
     Raises `SourceError` for a URL with credentials, which plans and messages would show.
     """
     if not isinstance(url, str):
-        raise SourceError(
-            errors.INVALID_OPTION, f"an archive's URL is a str, not {type(url).__name__}"
-        )
+        raise errors.INVALID_OPTION(f"an archive's URL is a str, not {type(url).__name__}")
     scheme, remote, rest = url.partition("://")
     if not remote:
         return os.path.abspath(url) if url else url
     if "@" in rest.partition("/")[0]:
-        raise SourceError(
-            errors.INVALID_OPTION,
+        raise errors.INVALID_OPTION(
             f"{scheme}://... has credentials, which do not belong into a URL: set environment "
-            "variables, or options that begin with 'storage.'",
+            "variables, or options that begin with 'storage.'"
         )
     return url

@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 from snapkv.errors import InvalidTimeError, InvalidTypeError
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError
 from snapkv.times import (
     LOGICAL_MASK,
     When,
@@ -74,8 +73,8 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as e:  # ZoneInfoNotFoundError is a KeyError
-        raise SourceError(
-            errors.INVALID_OPTION, f"{name!r} is not a time zone (write Europe/Berlin, UTC, +01:00)"
+        raise errors.INVALID_OPTION(
+            f"{name!r} is not a time zone (write Europe/Berlin, UTC, +01:00)"
         ) from e
 
 
@@ -89,25 +88,21 @@ def aware(when: When, zone: tzinfo | None) -> When:
     if naive is None:
         return when
     if isinstance(when, datetime):
-        raise SourceError(
-            errors.TIMESTAMP_INVALID,
+        raise errors.TIMESTAMP_INVALID(
             f"datetime without a zone: {when!s} (what collect() returns is in the zone of this "
-            "process, where .astimezone() adds it; toPandas() returns the session's)",
+            "process, where .astimezone() adds it; toPandas() returns the session's)"
         )
     if zone is None:
-        raise SourceError(
-            errors.TIMESTAMP_INVALID,
-            f"time without an offset: {when!s} (add Z or +01:00, or the option timeZone)",
+        raise errors.TIMESTAMP_INVALID(
+            f"time without an offset: {when!s} (add Z or +01:00, or the option timeZone)"
         )
     moment = naive.replace(tzinfo=zone)
     try:
         there_and_back = moment.astimezone(UTC).astimezone(zone)
     except OverflowError as e:  # of the year 1 or 9999
-        raise SourceError(errors.TIMESTAMP_INVALID, f"{naive} is not a valid time") from e
+        raise errors.TIMESTAMP_INVALID(f"{naive} is not a valid time") from e
     if there_and_back.replace(tzinfo=None) != naive:
-        raise SourceError(
-            errors.TIMESTAMP_INVALID, f"{naive} does not exist in {zone}: its clocks skipped it"
-        )
+        raise errors.TIMESTAMP_INVALID(f"{naive} does not exist in {zone}: its clocks skipped it")
     return moment
 
 
@@ -127,13 +122,12 @@ def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = 
     """
     try:
         if revision_of(when) is not None:
-            raise SourceError(
-                errors.TIMESTAMP_INVALID,
-                f"{when} is a version: give versionAsOf, startingVersion or endingVersion",
+            raise errors.TIMESTAMP_INVALID(
+                f"{when} is a version: give versionAsOf, startingVersion or endingVersion"
             )
         timestamp = resolve(aware(when, zone), now_ms)
     except (InvalidTimeError, InvalidTypeError) as e:
-        raise SourceError(errors.TIMESTAMP_INVALID, str(e)) from e
+        raise errors.TIMESTAMP_INVALID(str(e)) from e
     if is_exact(when):
         _check_likely(str(when).strip(), timestamp, now_ms)
         return timestamp
@@ -148,7 +142,7 @@ def start_of(text: str, zone: tzinfo | None, now_ms: int, newest: int, *, ahead_
     """
     start = timestamp_of(text, zone, now_ms, start=True)
     if start > newest and physical_ms(start) > now_ms + ahead_ms:
-        raise SourceError(errors.TIMESTAMP_INVALID, f"startingTimestamp {text} is in the future")
+        raise errors.TIMESTAMP_INVALID(f"startingTimestamp {text} is in the future")
     return start
 
 
@@ -161,7 +155,7 @@ def _check_likely(text: str, timestamp: int, now_ms: int) -> None:
     now = pack(now_ms)
     likely = timestamp >= _OLDEST and is_likely(timestamp, now, now)
     if not likely and not text.startswith("0"):
-        raise SourceError(errors.TIMESTAMP_INVALID, str(unlikely(timestamp)))
+        raise errors.TIMESTAMP_INVALID(str(unlikely(timestamp)))
 
 
 def is_exact(when: When) -> bool:

@@ -118,9 +118,7 @@ class ValueDecoder:
         if self._permissive:
             return
         key = repr(found["key"][n].as_py())[:SHOWN_MAX]
-        raise SourceError(
-            errors.VALUE_MALFORMED, f"the value of key {key} {why}; mode=PERMISSIVE makes it NULL"
-        )
+        raise errors.VALUE_MALFORMED(f"the value of key {key} {why}; mode=PERMISSIVE makes it NULL")
 
 
 class TextFloat(float):
@@ -203,7 +201,7 @@ def converter(kind: pa.DataType, format_: str) -> Convert:
     for is_kind, convert in _SCALARS:
         if is_kind(kind):
             return convert
-    raise SourceError(errors.INVALID_SCHEMA, f"values are not decoded into {spark_name(kind)}")
+    raise errors.INVALID_SCHEMA(f"values are not decoded into {spark_name(kind)}")
 
 
 def spark_name(kind: pa.DataType) -> str:
@@ -400,9 +398,7 @@ class Encoder:
             raise self._malformed(key, e) from e
 
     def _malformed(self, key: Any, error: Exception) -> SourceError:
-        return SourceError(
-            errors.VALUE_MALFORMED, f"the value of key {key!r} cannot be written: {error}"
-        )
+        return errors.VALUE_MALFORMED(f"the value of key {key!r} cannot be written: {error}")
 
 
 def plain(kind: pa.DataType, format_: str) -> Plain:
@@ -419,7 +415,7 @@ def plain(kind: pa.DataType, format_: str) -> Plain:
         return lambda value: _members(inner, [inner[name](value[name]) for name in inner])
     if kinds.is_map(kind):
         if not kinds.is_string(kind.key_type) and format_ == JSON:
-            raise SourceError(errors.INVALID_SCHEMA, "keys of a MAP are STRING in JSON")
+            raise errors.INVALID_SCHEMA("keys of a MAP are STRING in JSON")
         name, item = plain(kind.key_type, format_), _or_null(plain(kind.item_type, format_))
         return lambda value: {name(key): item(each) for key, each in value}
     if kinds.is_list(kind):
@@ -428,15 +424,13 @@ def plain(kind: pa.DataType, format_: str) -> Plain:
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
         return _to_base64 if format_ == JSON else bytes
     if kinds.is_decimal(kind) and format_ != JSON:
-        raise SourceError(errors.INVALID_SCHEMA, "msgpack has no DECIMAL: cast it to STRING")
+        raise errors.INVALID_SCHEMA("msgpack has no DECIMAL: cast it to STRING")
     if kinds.is_floating(kind) and format_ == JSON:
         return _finite
     for is_kind, convert in _PLAIN_SCALARS:
         if is_kind(kind):
             return convert
-    raise SourceError(
-        errors.INVALID_SCHEMA, f"values of {spark_name(kind)} cannot be written: cast to STRING"
-    )
+    raise errors.INVALID_SCHEMA(f"values of {spark_name(kind)} cannot be written: cast to STRING")
 
 
 def _members(names: Sequence[str] | dict[str, Plain], cells: Sequence[Any]) -> dict[str, Any]:
