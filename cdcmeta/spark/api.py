@@ -14,20 +14,12 @@ from cdcmeta.changes.sequence import Sequence
 from cdcmeta.spark.feed_options import is_time
 from cdcmeta.spark.feed_source import ChangesDataSource
 from snapkv import When
-from snapkv.spark.source_kit import (
-    SourceError,
-    Times,
-    absolute,
-    ensure_registered,
-    errors,
-    exact,
-    register_format,
-)
+from snapkv.spark import source_kit as kit
 
 
 def register(spark: SparkSession) -> None:
     """Register the format `cdcmeta.changes` in a session, if Spark did not find it itself."""
-    register_format(spark, ChangesDataSource)
+    kit.register_format(spark, ChangesDataSource)
 
 
 def changes_as_of(
@@ -56,10 +48,10 @@ def changes_as_of(
     `[CDCMETA_DATABASE_NOT_FOUND]`, and `SourceError` for an invalid time, or for an option that is
     a parameter here.
     """
-    times = Times(options, spark)
-    ensure_registered(spark, ChangesDataSource)
+    times = kit.Times(options, spark)
+    kit.ensure_registered(spark, ChangesDataSource)
     parameters = {
-        "store": absolute(url),
+        "store": kit.absolute(url),
         "database": database,
         "timestampAsOf": None,
         **times.as_of(as_of),
@@ -73,17 +65,15 @@ def changes_as_of(
     taken = {name.lower() for name in parameters} | {"path"}
     for name in options:
         if name.lower() in taken:
-            raise SourceError(
-                errors.INVALID_OPTION, f"{name} is not an option here: use the parameter"
-            )
+            raise kit.errors.INVALID_OPTION(f"{name} is not an option here: use the parameter")
     all_options = {k: v for k, v in parameters.items() if v is not None} | options
     return spark.read.format(ChangesDataSource.name()).options(**all_options).load()
 
 
-def _place(since: Since, times: Times) -> str:
+def _place(since: Since, times: kit.Times) -> str:
     """Return a place in the feed as the text of an option."""
     if isinstance(since, Sequence):
         return str(since)
     if since == 0 or (isinstance(since, str) and not is_time(since)):
         return str(since)
-    return exact(times.end(since))
+    return kit.exact(times.end(since))

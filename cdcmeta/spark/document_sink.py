@@ -27,30 +27,7 @@ from cdcmeta.spark.feed_options import FORMAT, SEQUENCE, converted
 from cdcmeta.spark.feed_tasks import SCHEMA
 from snapkv import Absent, AtRevision, CommitTimeoutError, CommitTooLargeError, ConflictError
 from snapkv.model import Guard
-from snapkv.spark.source_kit import (
-    JSON,
-    TRIES,
-    Batch,
-    Encoder,
-    Marker,
-    OfBatch,
-    OfStream,
-    RowSink,
-    SinkOptions,
-    SourceError,
-    Writes,
-    arrow_schema,
-    check_kind,
-    check_names,
-    coded,
-    digest_of,
-    errors,
-    has_decimals,
-    location_of,
-    open_to_write,
-    sink_texts,
-    texts_of,
-)
+from snapkv.spark import source_kit as kit
 
 KNOWN = ("store", "path", "name", "database", "note", "writer", "txnAppId", "txnVersion")
 DELETED, WHOLE, SEQ = "deleted", "doc", "seq"
@@ -61,7 +38,7 @@ BESIDE_GUARDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentOptions(SinkOptions):
+class DocumentOptions(kit.SinkOptions):
     """The database that is written."""
 
     database: str
@@ -69,21 +46,19 @@ class DocumentOptions(SinkOptions):
 
 def document_options(raw: Mapping[str, str], *, overwrite: bool) -> DocumentOptions:
     """Return the options of a sink that Spark passes. Raises `SourceError`."""
-    texts = sink_texts(raw, KNOWN)
-    location = location_of(texts, raw, FORMAT)
+    texts = kit.sink_texts(raw, KNOWN)
+    location = kit.location_of(texts, raw, FORMAT)
     if "database" not in texts:
-        raise SourceError(errors.MISSING_OPTION, "name the database: .option('database', ...)")
+        raise kit.errors.MISSING_OPTION("name the database: .option('database', ...)")
     if overwrite:
-        raise SourceError(
-            errors.INVALID_OPTION, "documents are not overwritten as a whole: use mode append"
-        )
+        raise kit.errors.INVALID_OPTION("documents are not overwritten as a whole: use mode append")
     with converted():
         options = DocumentOptions(location, texts, None, checked_database_name(texts["database"]))
     options.check()
     return options
 
 
-class DocumentSink(RowSink):
+class DocumentSink(kit.RowSink):
     """Writes documents."""
 
     options: DocumentOptions
@@ -92,42 +67,39 @@ class DocumentSink(RowSink):
     def __init__(self, schema: StructType, options: DocumentOptions) -> None:
         super().__init__(options)
         kinds = {field.name: field.dataType for field in schema}
-        check_names(schema, SCHEMA.names)
-        check_kind(kinds, "id", T.StringType())
+        kit.check_names(schema, SCHEMA.names)
+        kit.check_kind(kinds, "id", T.StringType())
         for name in (DELETED, WHOLE, SEQ):
             if name in kinds:
-                check_kind(kinds, name, SCHEMA[name].dataType)
+                kit.check_kind(kinds, name, SCHEMA[name].dataType)
         fields = [name for name in kinds if name not in SCHEMA.names]
         if (WHOLE in kinds) == bool(fields):
-            raise SourceError(
-                errors.INVALID_SCHEMA,
+            raise kit.errors.INVALID_SCHEMA(
                 "a document is the column doc, as JSON, or all columns that the feed does not "
-                f"have: give one of them, not {', '.join(kinds)}",
+                f"have: give one of them, not {', '.join(kinds)}"
             )
-        arrow = [arrow_schema(schema).field(name) for name in fields]
-        if any(map(has_decimals, arrow)):
-            raise SourceError(
-                errors.INVALID_SCHEMA, "documents have no DECIMAL: cast it to DOUBLE or STRING"
+        arrow = [kit.arrow_schema(schema).field(name) for name in fields]
+        if any(map(kit.has_decimals, arrow)):
+            raise kit.errors.INVALID_SCHEMA(
+                "documents have no DECIMAL: cast it to DOUBLE or STRING"
             )
-        self._encoder = Encoder(arrow, JSON) if fields else None
+        self._encoder = kit.Encoder(arrow, kit.JSON) if fields else None
 
     def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns key, value (NULL: a removal) and seq of some rows."""
         names = rows.schema.names
-        ids = texts_of(rows, "id")
+        ids = kit.texts_of(rows, "id")
         gone = rows.column(DELETED).to_pylist() if DELETED in names else [False] * len(rows)
         encoder = self._encoder
-        texts = texts_of(rows, WHOLE) if encoder is None else encoder.values(rows, ids)
+        texts = kit.texts_of(rows, WHOLE) if encoder is None else encoder.values(rows, ids)
         values = [
             _body(id, text, bool(is_gone))
             for id, text, is_gone in zip(ids, texts, gone, strict=True)
         ]
-        place = texts_of(rows, SEQ) if SEQ in names else [""] * len(rows)
+        place = kit.texts_of(rows, SEQ) if SEQ in names else [""] * len(rows)
         for seq in place if SEQ in names else ():
             if seq is None or not SEQUENCE.fullmatch(seq):
-                raise SourceError(
-                    errors.VALUE_MALFORMED, f"{SEQ} {seq!r} is not a sequence of a feed"
-                )
+                raise kit.errors.VALUE_MALFORMED(f"{SEQ} {seq!r} is not a sequence of a feed")
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(ids, pa.large_string()),
@@ -137,12 +109,16 @@ class DocumentSink(RowSink):
             names=["key", "value", SEQ],
         )
 
-    def apply(self, writes: Writes, batch: Batch) -> None:
+    def apply(self, writes: kit.Writes, batch: kit.Batch) -> None:
         """Commit the documents of a batch. Raises `SourceError`."""
         if not writes:
             return
         location = self.options.location
-        with coded(), converted(), open_to_write(location, self.options.text("writer")) as store:
+        with (
+            kit.coded(),
+            converted(),
+            kit.open_to_write(location, self.options.text("writer")) as store,
+        ):
             db = ChangesDB(store, self.options.database)
             if not db.exists():
                 with suppress(DatabaseExistsError):  # another program created it
@@ -150,50 +126,50 @@ class DocumentSink(RowSink):
             DocumentCommits(db, batch).add(writes)
 
 
-class DocumentBatchSink(DocumentSink, OfBatch):
+class DocumentBatchSink(DocumentSink, kit.OfBatch):
     """Writes the rows of a DataFrame."""
 
 
-class DocumentStreamSink(DocumentSink, OfStream):
+class DocumentStreamSink(DocumentSink, kit.OfStream):
     """Writes the rows of a stream."""
 
 
 def _body(id: object, text: str | bytes | None, is_gone: bool) -> bytes | None:
     """Return the body of a document, None if it is deleted. Raises `SourceError`."""
     if id is None:
-        raise SourceError(errors.INVALID_SCHEMA, "a row has no document: its id is NULL")
+        raise kit.errors.INVALID_SCHEMA("a row has no document: its id is NULL")
     try:
         doc = {} if is_gone and text is None else json.loads(text or "null")
         if isinstance(doc, dict):
             doc = {name: value for name, value in doc.items() if name not in ("_id", "_rev")}
         edit = edit_of(doc, id=str(id))
     except (ValueError, RecursionError) as e:  # what cdcmeta raises is a ValueError, too
-        raise SourceError(errors.VALUE_MALFORMED, f"document {id!r} cannot be written: {e}") from e
+        raise kit.errors.VALUE_MALFORMED(f"document {id!r} cannot be written: {e}") from e
     return None if is_gone or edit.deleted else edit.body
 
 
 class DocumentCommits:
     """Commits the documents of one batch, in as many commits as they need."""
 
-    def __init__(self, db: ChangesDB, batch: Batch) -> None:
+    def __init__(self, db: ChangesDB, batch: kit.Batch) -> None:
         self._db, self._batch = db, batch
         self._key = layout.local_key(f"spark-{batch.name}")
         self._space = db.store.space(space_of(db.name))
-        self._marker, self._count = Marker(), 0
+        self._marker, self._count = kit.Marker(), 0
         if batch.name is not None:
             self._marker, self._count = self._read()
 
-    def add(self, writes: Writes) -> None:
+    def add(self, writes: kit.Writes) -> None:
         """Commit documents. Raises `SourceError`, and as `ChangesDB.bulk`."""
         if self._marker.has(self._batch):
             return
-        digest = digest_of(writes)
+        digest = kit.digest_of(writes)
         done = self._marker.first_of(self._batch, digest)
         most = self._db.store.guards_max
         size = DOCS_MAX if most is None else max(1, most - BESIDE_GUARDS)
         while done < len(writes):
             part = writes[done : done + size]
-            marker = Marker(self._batch.number, done + len(part), len(writes), digest)
+            marker = kit.Marker(self._batch.number, done + len(part), len(writes), digest)
             try:
                 going_on = self._commit(part, marker)
             except (CommitTooLargeError, CommitTimeoutError):  # too many, or another writer won
@@ -205,7 +181,7 @@ class DocumentCommits:
                 return
             done += len(part)
 
-    def _commit(self, part: Writes, marker: Marker) -> bool:
+    def _commit(self, part: kit.Writes, marker: kit.Marker) -> bool:
         """Commit; return whether to go on: another process may have committed all of it."""
         edits = [Edit(id, body or b"{}", body is None, replaces=True) for id, body in part]
         beside = self._beside(marker, len(part))
@@ -226,7 +202,7 @@ class DocumentCommits:
 
     def _edited(self, edits: list[Edit], beside: LocalWrite) -> list[Edited]:
         """Commit edits once; an unknown outcome is looked up. Raises `ConflictError`."""
-        for _ in range(TRIES):
+        for _ in range(kit.TRIES):
             try:
                 return self._db.edit(edits, beside)
             except EditUnknownError as e:
@@ -245,7 +221,7 @@ class DocumentCommits:
         self._marker.check_alone(seen, self._batch)
         return False
 
-    def _beside(self, marker: Marker, rows: int) -> LocalWrite:
+    def _beside(self, marker: kit.Marker, rows: int) -> LocalWrite:
         note = self._batch.note_of(marker.done, rows, marker.total)
         if self._batch.name is None:
             return LocalWrite(note)
@@ -255,12 +231,12 @@ class DocumentCommits:
         guard: Guard = Absent(key) if revision is None else AtRevision(key, revision)
         return LocalWrite(note, {key: layout.local_value(self._count + 1, value)}, (guard,))
 
-    def _read(self) -> tuple[Marker, int]:
+    def _read(self) -> tuple[kit.Marker, int]:
         """Return the marker, and how often it was written. One round trip."""
         (entry,) = self._space.entries_of([self._key])
         if entry is None:
-            return Marker(), 0
+            return kit.Marker(), 0
         count, body = layout.local_of(entry.value)
         doc = json.loads(body)
         digest = bytes.fromhex(doc["digest"])
-        return Marker(doc["batch"], doc["done"], doc["total"], digest, entry.revision), count
+        return kit.Marker(doc["batch"], doc["done"], doc["total"], digest, entry.revision), count

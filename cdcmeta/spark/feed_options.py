@@ -13,24 +13,14 @@ from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.errors import CDCMetaError, DatabaseNotFoundError, InvalidSequenceError
-from snapkv.spark.source_kit import (
-    SourceError,
-    SourceOptions,
-    canonical_names,
-    check_one_of,
-    errors,
-    is_exact,
-    location_of,
-    timestamp_of,
-    zone_in,
-)
+from snapkv.spark import source_kit as kit
 
 # --- error codes besides the codes of snapkv's format, which have the same meaning here ---
 
-DATABASE_NOT_FOUND = "CDCMETA_DATABASE_NOT_FOUND"
-DATABASE_MISMATCH = "CDCMETA_DATABASE_MISMATCH"
-DATABASE_RELOCATED = "CDCMETA_DATABASE_RELOCATED"
-INVALID_SEQUENCE = "CDCMETA_INVALID_SEQUENCE"
+DATABASE_NOT_FOUND = kit.errors.ErrorCode("CDCMETA_DATABASE_NOT_FOUND")
+DATABASE_MISMATCH = kit.errors.ErrorCode("CDCMETA_DATABASE_MISMATCH")
+DATABASE_RELOCATED = kit.errors.ErrorCode("CDCMETA_DATABASE_RELOCATED")
+INVALID_SEQUENCE = kit.errors.ErrorCode("CDCMETA_INVALID_SEQUENCE")
 
 
 @contextmanager
@@ -39,11 +29,11 @@ def converted() -> Iterator[None]:
     try:
         yield
     except DatabaseNotFoundError as e:
-        raise SourceError(DATABASE_NOT_FOUND, f"{e} there at that moment") from e
+        raise DATABASE_NOT_FOUND(f"{e} there at that moment") from e
     except InvalidSequenceError as e:
-        raise SourceError(INVALID_SEQUENCE, str(e)) from e
+        raise INVALID_SEQUENCE(str(e)) from e
     except CDCMetaError as e:
-        raise SourceError(errors.INVALID_OPTION, str(e)) from e
+        raise kit.errors.INVALID_OPTION(str(e)) from e
 
 
 # --- options ---
@@ -74,7 +64,7 @@ _TIMESTAMP_DIGITS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class FeedOptions(SourceOptions):
+class FeedOptions(kit.SourceOptions):
     """The checked options: a database, a range of its feed, and what to read of each change."""
 
     database: str
@@ -89,10 +79,10 @@ class FeedOptions(SourceOptions):
         assert text is not None
         since: str | int = NOW if text.lower() in (NOW, LATEST) else text
         # a longer text of digits is a sequence
-        if is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX:
+        if kit.is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX:
             since = int(text)
         with converted():
-            return state.place(since, lambda _: timestamp_of(text, self.zone, now_ms))
+            return state.place(since, lambda _: kit.timestamp_of(text, self.zone, now_ms))
 
 
 def parsed(raw: Mapping[str, str]) -> FeedOptions:
@@ -101,14 +91,14 @@ def parsed(raw: Mapping[str, str]) -> FeedOptions:
     Raises `SourceError` for unknown options (it lists the known ones), and without a store or a
     database.
     """
-    texts = canonical_names(raw, KNOWN)
-    check_one_of(texts, [("timestampAsOf", "versionAsOf")])
-    place = location_of(texts, raw, FORMAT)
+    texts = kit.canonical_names(raw, KNOWN)
+    kit.check_one_of(texts, [("timestampAsOf", "versionAsOf")])
+    place = kit.location_of(texts, raw, FORMAT)
     if "database" not in texts:
-        raise SourceError(errors.MISSING_OPTION, "name the database: .option('database', ...)")
+        raise kit.errors.MISSING_OPTION("name the database: .option('database', ...)")
     with converted():
         database = checked_database_name(texts["database"])
-    options = SourceOptions(place, texts, zone_in(texts))
+    options = kit.SourceOptions(place, texts, kit.zone_in(texts))
     return FeedOptions(place, texts, options.zone, database, _form(options))
 
 
@@ -117,7 +107,7 @@ def is_time(text: str) -> bool:
     return text.lower() not in ("0", NOW, LATEST) and not SEQUENCE.fullmatch(text)
 
 
-def _form(options: SourceOptions) -> Form:
+def _form(options: kit.SourceOptions) -> Form:
     style = options.choice("style", MAIN_ONLY, ALL_DOCS)
     include_docs = options.flag("includeDocs", default=True)
     ids = None if (text := options.text("docIds")) is None else _ids(text)
@@ -132,6 +122,4 @@ def _ids(text: str) -> list[str]:
             return ids
     except ValueError:
         pass
-    raise SourceError(
-        errors.INVALID_OPTION, f"docIds must be a JSON list of strings, not {text[:80]!r}"
-    )
+    raise kit.errors.INVALID_OPTION(f"docIds must be a JSON list of strings, not {text[:80]!r}")

@@ -21,20 +21,7 @@ from cdcmeta.spark.feed_options import FORMAT, NOW, FeedOptions, parsed
 from cdcmeta.spark.feed_stream import FeedStream
 from cdcmeta.spark.feed_tasks import SCHEMA, Shape, cut, feed_of
 from snapkv.errors import another
-from snapkv.spark.source_kit import (
-    BACKWARDS,
-    BatchReader,
-    PinnedCommits,
-    Present,
-    SourceError,
-    Task,
-    check_of_stream,
-    coded,
-    errors,
-    moment_of,
-    present_of,
-    verified_reader,
-)
+from snapkv.spark import source_kit as kit
 
 # --- reading a batch: the driver pins what it shows, and cuts it into tasks ---
 
@@ -43,35 +30,35 @@ from snapkv.spark.source_kit import (
 class Pinned:
     """The changes in (after, until] of the feed at a moment."""
 
-    commits: PinnedCommits
+    commits: kit.PinnedCommits
     after: Seq
     until: Seq
 
 
-def pin(options: FeedOptions, present: Present) -> Pinned:
+def pin(options: FeedOptions, present: kit.Present) -> Pinned:
     """Pin what a batch shows; every call with the same present returns the same.
 
     Raises `SourceError`.
     """
-    reader = verified_reader(options.location, present.store, present.head)
-    commits = moment_of(reader, options, present)
-    with coded():
+    reader = kit.verified_reader(options.location, present.store, present.head)
+    commits = kit.moment_of(reader, options, present)
+    with kit.coded():
         state = feed_of(options).state(reader, commits)
         after = options.place_in(state, "since", "0", present.now_ms)
         until = state.end
         if "until" in options.texts:
             asked = options.place_in(state, "until", NOW, present.now_ms)
             if asked < after:
-                raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: {after} to {asked}")
+                raise kit.errors.INVALID_RANGE(f"{kit.BACKWARDS}: {after} to {asked}")
             until = min(until, asked)
     return Pinned(commits, after, until)
 
 
-def planned(options: FeedOptions, pinned: Pinned) -> Sequence[Task]:
+def planned(options: FeedOptions, pinned: Pinned) -> Sequence[kit.Task]:
     """Return the tasks that read the pinned changes. Raises `SourceError`."""
     commits = pinned.commits
-    reader = verified_reader(options.location, commits.store, commits.high)
-    with coded():
+    reader = kit.verified_reader(options.location, commits.store, commits.high)
+    with kit.coded():
         held = commits.held(reader)
         feed = feed_of(options)
         return cut(reader, feed, held, pinned.after, pinned.until, options.partitions)
@@ -89,11 +76,11 @@ class ChangesDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._located: tuple[FeedOptions, Present] | SourceError
+        self._located: tuple[FeedOptions, kit.Present] | kit.SourceError
         try:  # Spark makes a source for a sink, too, which has other options
             parsed_ = parsed(options)
-            self._located = parsed_, present_of(parsed_)
-        except SourceError as e:
+            self._located = parsed_, kit.present_of(parsed_)
+        except kit.SourceError as e:
             self._located = e
 
     @classmethod
@@ -110,7 +97,7 @@ class ChangesDataSource(DataSource):
         """Return the reader of a batch."""
         options, present = self._read()
         shape, pinned = Shape(schema), pin(options, present)
-        return BatchReader(options.location, shape, partial(planned, options, pinned))
+        return kit.BatchReader(options.location, shape, partial(planned, options, pinned))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
@@ -124,10 +111,10 @@ class ChangesDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the sink of a stream."""
         options = document_options(self.options, overwrite=overwrite)
-        check_of_stream(options)
+        kit.check_of_stream(options)
         return DocumentStreamSink(schema, options)
 
-    def _read(self) -> tuple[FeedOptions, Present]:
-        if isinstance(self._located, SourceError):
+    def _read(self) -> tuple[FeedOptions, kit.Present]:
+        if isinstance(self._located, kit.SourceError):
             raise another(self._located)
         return self._located

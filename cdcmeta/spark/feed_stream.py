@@ -15,28 +15,12 @@ from cdcmeta.errors import InvalidSequenceError
 from cdcmeta.spark import feed_options as codes
 from cdcmeta.spark.feed_options import FOR_BATCHES, FeedOptions
 from cdcmeta.spark.feed_tasks import Shape, cut, feed_of
-from snapkv.spark.source_kit import (
-    ANEW,
-    Limit,
-    Mark,
-    MicroBatches,
-    PinnedCommits,
-    Present,
-    Reader,
-    SourceError,
-    StreamOffset,
-    Task,
-    boolean,
-    checking,
-    present_in,
-    store_and_mark,
-    verified_reader,
-)
+from snapkv.spark import source_kit as kit
 from snapkv.times import physical_ms
 
 
 @dataclass(frozen=True, slots=True)
-class FeedOffset(StreamOffset):
+class FeedOffset(kit.StreamOffset):
     """All changes up to `seq` were delivered, from the feed at a commit."""
 
     database: bytes
@@ -49,15 +33,15 @@ class FeedOffset(StreamOffset):
     @staticmethod
     def from_json(given: Mapping[str, Any]) -> FeedOffset:
         """Return the offset in a checkpoint. Raises `SourceError` for invalid JSON."""
-        with checking(given):
+        with kit.checking(given):
             try:
                 seq = Seq.parse(given["seq"])
             except InvalidSequenceError as e:
                 raise ValueError(str(e)) from e
-            database, pinned = bytes.fromhex(given["database"]), boolean(given["pinned"])
-            return FeedOffset(*store_and_mark(given), database, seq, pinned=pinned)
+            database, pinned = bytes.fromhex(given["database"]), kit.boolean(given["pinned"])
+            return FeedOffset(*kit.store_and_mark(given), database, seq, pinned=pinned)
 
-    def at(self, mark: Mark, seq: Seq) -> FeedOffset:
+    def at(self, mark: kit.Mark, seq: Seq) -> FeedOffset:
         """Return the offset after all changes up to a place, from the feed at a commit."""
         return FeedOffset(self.store, mark, self.database, seq)
 
@@ -68,7 +52,7 @@ DATA_LOSS = (
 )
 
 
-class FeedStream(MicroBatches[FeedOffset]):
+class FeedStream(kit.MicroBatches[FeedOffset]):
     """The stream of a database's changes: the last change of each document."""
 
     advice = DATA_LOSS
@@ -83,31 +67,29 @@ class FeedStream(MicroBatches[FeedOffset]):
 
     # --- offsets ---
 
-    def _start(self, reader: Reader) -> FeedOffset:
-        present = present_in(reader)
+    def _start(self, reader: kit.Reader) -> FeedOffset:
+        present = kit.present_in(reader)
         state = self._feed.state(reader, _at(present))
         self._check_here(state)
         since = self._options.place_in(state, "since", "0", present.now_ms)
         newest_ms = max(present.now_ms, physical_ms(present.head.timestamp))
         here = since.incarnation == state.database.incarnation
         if here and physical_ms(since.timestamp) > newest_ms:
-            raise SourceError(
-                codes.INVALID_SEQUENCE, f"since {self._options.text('since')} is in the future"
-            )
+            raise codes.INVALID_SEQUENCE(f"since {self._options.text('since')} is in the future")
         return FeedOffset(present.store, present.head, state.database.uuid, since, pinned=False)
 
-    def _newest(self, reader: Reader) -> FeedOffset:
-        present = present_in(reader)
+    def _newest(self, reader: kit.Reader) -> FeedOffset:
+        present = kit.present_in(reader)
         state = self._feed.state(reader, _at(present))
         self._check_here(state)
         return FeedOffset(present.store, present.head, state.database.uuid, state.end)
 
-    def _next(self, at: FeedOffset, limit: Limit) -> FeedOffset:
+    def _next(self, at: FeedOffset, limit: kit.Limit) -> FeedOffset:
         """Return the end of the next batch: the end of the feed, or less by the limit.
 
         Commits without a row of this database do not move it.
         """
-        reader = verified_reader(self._location, at.store, at.mark)
+        reader = kit.verified_reader(self._location, at.store, at.mark)
         commits = self._moment_at(reader, self._head(reader, at.mark))
         state = self._feed.state(reader, commits)
         self._check_same(at, state.database.uuid)
@@ -122,7 +104,7 @@ class FeedStream(MicroBatches[FeedOffset]):
 
     # --- rows ---
 
-    def _tasks(self, reader: Reader, first: FeedOffset, last: FeedOffset) -> Sequence[Task]:
+    def _tasks(self, reader: kit.Reader, first: FeedOffset, last: FeedOffset) -> Sequence[kit.Task]:
         self._check_same(first, last.database)  # PySpark before 4.2 asks for an end without a start
         if last.seq <= first.seq:  # batch 0 of PySpark before 4.2 may be empty
             return []
@@ -134,25 +116,23 @@ class FeedStream(MicroBatches[FeedOffset]):
 
     def _check_same(self, at: FeedOffset, database: bytes) -> None:
         if database != at.database:
-            raise SourceError(
-                codes.DATABASE_MISMATCH,
-                f"database {self._feed.name!r} was deleted and created again; {ANEW}",
+            raise codes.DATABASE_MISMATCH(
+                f"database {self._feed.name!r} was deleted and created again; {kit.ANEW}"
             )
 
     def _check_here(self, state: DatabaseState) -> None:
         if state.database.moved:
-            raise SourceError(
-                codes.DATABASE_RELOCATED,
+            raise codes.DATABASE_RELOCATED(
                 f"database {self._feed.name!r} was moved to another store: continue there with a "
-                "new checkpoint, with `since` at the last sequence from here",
+                "new checkpoint, with `since` at the last sequence from here"
             )
 
 
-def _at(present: Present) -> PinnedCommits:
-    return PinnedCommits(present.store, present.head, present.head, present.head.revision)
+def _at(present: kit.Present) -> kit.PinnedCommits:
+    return kit.PinnedCommits(present.store, present.head, present.head, present.head.revision)
 
 
-def last_place(rows: Iterable[ChangeRow], form: Form, limit: Limit) -> Seq | None:
+def last_place(rows: Iterable[ChangeRow], form: Form, limit: kit.Limit) -> Seq | None:
     """Return the place at which a batch must end, None if it may have all rows.
 
     The place is after a whole commit; the first commit with rows always fits.

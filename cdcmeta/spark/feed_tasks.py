@@ -18,21 +18,7 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.spark.feed_options import FeedOptions, converted
 from snapkv import Snapshot
-from snapkv.spark.source_kit import (
-    Arrays,
-    AskedColumns,
-    KeyRange,
-    Keyspace,
-    Layout,
-    PinnedCommits,
-    Reader,
-    Task,
-    arrow,
-    arrow_schema,
-    batch_of,
-    cut_keys,
-    mismatch,
-)
+from snapkv.spark import source_kit as kit
 
 # --- converts changes to batches of exactly the schema that Spark expects ---
 
@@ -47,7 +33,7 @@ SCHEMA = T.StructType(
         T.StructField("_commit_timestamp", T.TimestampType()),
     ]
 )
-COLUMNS = arrow_schema(SCHEMA)
+COLUMNS = kit.arrow_schema(SCHEMA)
 CELLS = pa.schema(
     [
         COLUMNS.field(name)
@@ -64,20 +50,20 @@ class Shape:
     """
 
     def __init__(self, schema: T.StructType) -> None:
-        self.schema = arrow_schema(schema)
+        self.schema = kit.arrow_schema(schema)
         self.names = self.schema.names
         for field in self.schema:
             if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type:
-                raise mismatch(field, COLUMNS)
+                raise kit.mismatch(field, COLUMNS)
 
     @property
     def needs_value(self) -> bool:
         """Whether documents must be read."""
         return "doc" in self.names
 
-    def batch(self, found: Arrays) -> pa.RecordBatch:
+    def batch(self, found: kit.Arrays) -> pa.RecordBatch:
         """Return columns as a batch of the schema. Raises `SourceError` for NULLs it forbids."""
-        return batch_of(found, self.schema)
+        return kit.batch_of(found, self.schema)
 
 
 # --- tasks ---
@@ -94,10 +80,10 @@ class TaskFeed:
     """The feed of one database: its name, space and form, as a plain value."""
 
     name: str
-    space: Keyspace
+    space: kit.Keyspace
     form: Form
 
-    def state(self, reader: Reader, commits: PinnedCommits) -> DatabaseState:
+    def state(self, reader: kit.Reader, commits: kit.PinnedCommits) -> DatabaseState:
         """Return the database at a pinned moment; one round trip. Raises `SourceError`."""
         source = commits.moment(reader)
         with converted():
@@ -106,27 +92,27 @@ class TaskFeed:
 
 def feed_of(options: FeedOptions) -> TaskFeed:
     """Return the feed that options name."""
-    space = Layout(options.location.name).space(space_of(options.database))
+    space = kit.Layout(options.location.name).space(space_of(options.database))
     return TaskFeed(options.database, space, options.form)
 
 
 @dataclass(frozen=True)
-class FeedTask(Task):
+class FeedTask(kit.Task):
     """Some ranges of the index at one moment."""
 
-    commits: PinnedCommits
+    commits: kit.PinnedCommits
     feed: TaskFeed
     ranges: tuple[tuple[bytes, bytes], ...]
 
-    def read(self, reader: Reader, wanted: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: kit.Reader, wanted: kit.AskedColumns) -> Iterator[kit.Arrays]:
         """Yield the columns of changes, in the order of the feed."""
         feed = self.feed
         form = replace(feed.form, include_docs=feed.form.include_docs and wanted.needs_value)
         state = feed.state(reader, self.commits)
         rows = chain.from_iterable(state.rows_between(*each) for each in self.ranges)
         changes = (change for _, change in shaped(state, form, rows) if change is not None)
-        for some in arrow.batches(map(_cells, changes)):
-            yield arrow.columns(some, CELLS, None)
+        for some in kit.arrow.batches(map(_cells, changes)):
+            yield kit.arrow.columns(some, CELLS, None)
 
 
 def _cells(change: Change) -> tuple[Any, ...]:
@@ -137,19 +123,19 @@ def _cells(change: Change) -> tuple[Any, ...]:
 
 
 def cut(
-    reader: Reader,
+    reader: kit.Reader,
     feed: TaskFeed,
-    commits: PinnedCommits,
+    commits: kit.PinnedCommits,
     after: Sequence,
     until: Sequence,
     tasks: int,
-) -> list[Task]:
+) -> list[kit.Task]:
     """Return the tasks that read the changes in (after, until] at a readable moment."""
     if until <= after:
         return []
     start, end = (feed.space.encode(layout.key_after(place)) for place in (after, until))
-    span = KeyRange(feed.space, start, end, text=False)
-    groups = cut_keys(reader, span, commits.reading, tasks, PIECE_ROWS)
+    span = kit.KeyRange(feed.space, start, end, text=False)
+    groups = kit.cut_keys(reader, span, commits.reading, tasks, PIECE_ROWS)
     decode = feed.space.decode
     return [
         FeedTask(commits, feed, tuple((decode(p.key), decode(p.range_end)) for p in group))

@@ -20,24 +20,3 @@ from snapkv.cli.server_options import (
     password_file_option,
     user_option,
 )
-
-__all__ = [
-    "HOST",
-    "STORE_VARIABLE",
-    "AllowHostOption",
-    "App",
-    "HostOption",
-    "InsecureOption",
-    "Json",
-    "PortOption",
-    "argument",
-    "json_line",
-    "login_for",
-    "misuse_of",
-    "option",
-    "password_file_option",
-    "patience",
-    "time_json",
-    "user_option",
-    "version_option",
-]

@@ -19,27 +19,3 @@ from snapkv.layout import (
     stamp_of,
 )
 from snapkv.reading.view import View
-
-__all__ = [
-    "CREATION_ORDINAL",
-    "Compare",
-    "Compared",
-    "Delete",
-    "KeyEvent",
-    "KeyValue",
-    "Keyspace",
-    "Layout",
-    "Op",
-    "Put",
-    "Range",
-    "RecordTarget",
-    "SourceCommit",
-    "SourceId",
-    "StampRecord",
-    "StoreTarget",
-    "Txn",
-    "View",
-    "prefix_end",
-    "stamp_of",
-    "transact",
-]

@@ -8,17 +8,3 @@ from snapkv.ui.key_versions import Versions, stored_versions_back
 from snapkv.ui.page_source import Budget
 from snapkv.ui.page_text import escaped
 from snapkv.ui.store_views import way_of
-
-__all__ = [
-    "Budget",
-    "KeyEvent",
-    "KeyValue",
-    "Row",
-    "Versions",
-    "escaped",
-    "replayed",
-    "row",
-    "stamped",
-    "stored_versions_back",
-    "way_of",
-]

@@ -80,7 +80,12 @@ def twice() -> Iterator[str]:
             yield f"file {name}"
 
 
-DOORS = ("snapkv/cli/command_kit.py", "snapkv/copying/copying_kit.py", "snapkv/ui/view_kit.py")
+DOORS = (
+    "snapkv/cli/command_kit.py",
+    "snapkv/copying/copying_kit.py",
+    "snapkv/spark/source_kit.py",
+    "snapkv/ui/view_kit.py",
+)
 """They only name what cdcmeta takes from other modules (tests/project/test_floors.py)."""
 
 
