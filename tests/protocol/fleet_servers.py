@@ -15,13 +15,13 @@ from protocol_remote import Journal, Network, Remote, interrupt_before
 from sortedcontainers import SortedDict
 
 import snapkv
-from snapkv import location
 from snapkv.base import waiting
 from snapkv.engine.contract import KeyValue, Pairs, Range, ReadResult, Txn, TxnResult, WatchBatch
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import StoreClosedError
 from snapkv.fleet import fleet_watch
 from snapkv.fleet.members import Members
+from snapkv.store import location
 
 READERS = "fleet"
 """Clients whose names begin so belong to fleets."""

@@ -20,7 +20,6 @@ import pytest
 from chains import check_ends
 
 import snapkv
-from snapkv import location
 from snapkv.engine.caller_rules import check_distinct
 from snapkv.engine.contract import (
     EngineLimits,
@@ -39,6 +38,7 @@ from snapkv.engine.contract import (
 )
 from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
 from snapkv.errors import EngineUnavailableError, SnapKVError, StoreClosedError
+from snapkv.store import location
 
 TS_KEY = b"default/sys/ts"
 DATA = b"default/data/"
