@@ -58,7 +58,7 @@ def test_batches_a_stream_and_a_wrong_value(odd: Repo, tmp_path: Path) -> None:
         into = str(place.recorded)
         snapkv.record(place.store_url, into=into, name=STORE, options=options).catch_up()
         with place.open_store() as aged:
-            assert aged.compact(history.moments[-1].when).earliest > history.moments[-2].ts
+            assert aged.compact(history.moments[-1].date).earliest > history.moments[-2].ts
         store.save("odd/README.md", b"wrong", writer="Mallory")
         report = Report()
         with started() as spark:

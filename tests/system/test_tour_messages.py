@@ -155,11 +155,11 @@ def test_two_tours_at_once(
     read = BlobReader.read
     other: list[snapkv.SnapshotKV] = []
 
-    def read_beside_another(self: BlobReader, oids: list[bytes], bytes_max: int) -> list[bytes]:
+    def read_beside_another(self: BlobReader, oids: list[bytes], *bounds: int) -> list[bytes]:
         if not other:
             other.append(snapkv.open(f"lmdb:{simple.path}/.git/snapkv-tour"))
             other[0].space("git").commit(puts={b"commit": b"another tour was here"})
-        return read(self, oids, bytes_max)
+        return read(self, oids, *bounds)
 
     monkeypatch.setattr(BlobReader, "read", read_beside_another)
     ran = run("tour", simple.path)

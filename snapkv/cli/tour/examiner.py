@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -45,26 +44,21 @@ class AskedDate:
     index: int
 
     @property
-    def date(self) -> str:
-        """The date, as a store takes it and shows it."""
-        return snapkv.format_time(self.ts)
-
-    @property
     def ts(self) -> int:
         """The timestamp of the date."""
         return end_of_ms(self.ms)
 
     @property
-    def when(self) -> datetime:
-        """The date as a store takes it: any is free, where an old number could be a mistake."""
-        return snapkv.to_datetime(self.ts)
+    def date(self) -> str:
+        """The date, as a store takes it and shows it."""
+        return snapkv.format_time(self.ts)
 
 
 def choose_moments(times_ms: list[int]) -> list[AskedDate]:
     """Return dates in order: before the first commit, at some, between two, and at the newest.
 
     >>> [(m.label, m.ms, m.index) for m in choose_moments([1000, 1000, 5000])]
-    [('before the first', 0, -1), ('the first', 1000, 1), ('between two', 3000, 1), \
+    [('before the first', 0, -1), ('the first', 1000, 1), ('between two', 1500, 1), \
 ('the newest', 5000, 2)]
     """
     last = len(times_ms) - 1
@@ -75,30 +69,15 @@ def choose_moments(times_ms: list[int]) -> list[AskedDate]:
         "a quarter in": times_ms[last // 4],
         "half way": times_ms[last // 2],
         "three quarters": times_ms[last * 3 // 4],
-        "between two": _between(times_ms),
     }
+    gaps = [at for at in range(last) if times_ms[at + 1] - times_ms[at] > 500]
+    if gaps:  # the one nearest to the middle
+        wanted["between two"] = times_ms[min(gaps, key=lambda at: abs(at - last // 2))] + 500
     labels: dict[int, str] = {}
     for label, ms in wanted.items():
-        if ms is not None and ms >= 0:
+        if ms >= 0:
             labels.setdefault(ms, label)
     return [AskedDate(labels[ms], ms, bisect_right(times_ms, ms) - 1) for ms in sorted(labels)]
-
-
-def one_back(times_ms: list[int]) -> list[AskedDate]:
-    """Return the date before the newest, if there is one."""
-    before = bisect_left(times_ms, times_ms[-1]) - 1
-    return [AskedDate("one back", times_ms[before], before)] if before >= 0 else []
-
-
-def _between(times_ms: list[int]) -> int | None:
-    """Return a moment between two commits near the middle, where nothing was committed."""
-    middle = len(times_ms) // 2
-    gaps = sorted(range(len(times_ms) - 1), key=lambda at: abs(at - middle))
-    for at in gaps:
-        before, after = times_ms[at], times_ms[at + 1]
-        if after - before > 1_000:
-            return (before + after) // 2_000 * 1_000 if after - before > 2_000 else before + 500
-    return None
 
 
 # --- answers beside git's ------------------------------------------------------------------
@@ -222,11 +201,10 @@ class Examiner:
         """Ask which git commit a date falls on, for many dates."""
         times = self.timeline.times_ms
         for ms in self._rng.choices(times, k=DATES_ASKED):
-            when = snapkv.to_datetime(end_of_ms(ms))
+            date = snapkv.format_time(end_of_ms(ms))
             wanted = {"commit": self._oid(bisect_right(times, ms) - 1)}
-            load = partial(self.space.load, COMMIT_KEY, when)
-            found = {"commit": self._timed(load)}
-            self.report.compare(f"the commit at {snapkv.format_time(end_of_ms(ms))}", found, wanted)
+            found = {"commit": self._timed(partial(self.space.load, COMMIT_KEY, date))}
+            self.report.compare(f"the commit at {date}", found, wanted)
 
     def ask_lists(self) -> None:
         """Ask for everything in a folder, at each moment."""
@@ -234,13 +212,11 @@ class Examiner:
             expected = self.expected(moment.index)
             folders = Counter(key.partition("/")[0] + "/" for key in expected if "/" in key)
             for prefix, _ in folders.most_common(LISTS_PER_MOMENT):
-                load = partial(self.store.load_with_prefix, prefix, moment.when)
-                keys, values = self._timed(load)
+                load = partial(self.store.load_with_prefix, prefix, moment.date)
+                found = dict(zip(*self._timed(load), strict=True))
                 inside = {key: entry for key, entry in expected.items() if key.startswith(prefix)}
-                found = dict(zip(keys, values, strict=True))
-                self.report.compare_contents(
-                    f"the list of {prefix} at {moment.date}", found, inside
-                )
+                question = f"the list of {prefix} at {moment.date}"
+                self.report.compare_contents(question, found, inside)
 
     def ask_loads(self) -> None:
         """Ask for single files at each moment: some that existed, some that did not."""
@@ -251,7 +227,7 @@ class Examiner:
             absent = self._some(ever - expected.keys(), LOADS_PER_MOMENT // 5)
             for key in there + absent:
                 try:
-                    found = {key: self._timed(partial(self.store.load, key, moment.when))}
+                    found = {key: self._timed(partial(self.store.load, key, moment.date))}
                 except snapkv.KeyNotFoundError:
                     found = {}
                 wanted = {key: expected[key]} if key in expected else {}
@@ -268,19 +244,14 @@ class Examiner:
         question = f"what differs between {a.date} and {b.date}"
         keyed = self.changes(a, b)
         found = self._timed(lambda: list(self.store.diff(a.date, b.date)))
-        content = [(k, c) for k, c in keyed if c.of_content]
-        befores = {key: c.before for key, c in content if c.before}
-        afters = {key: c.after for key, c in content if c.after}
-        self.report.compare_contents(
-            f"{question}, before", {d.key: d.before for d in found if d.before is not None}, befores
-        )
-        self.report.compare_contents(
-            f"{question}, after", {d.key: d.after for d in found if d.after is not None}, afters
-        )
+        for side in ("before", "after"):
+            values = {d.key: getattr(d, side) for d in found if getattr(d, side) is not None}
+            wanted = {k: getattr(c, side) for k, c in keyed if c.of_content and getattr(c, side)}
+            self.report.compare_contents(f"{question}, {side}", values, wanted)
         rows = self.space.diff(a.date, b.date, TREE_PREFIX)
         lines = {r.key.removeprefix(TREE_PREFIX).decode(): _pair(r.before, r.after) for r in rows}
-        wanted = {key: _pair(_line_of(c.before), _line_of(c.after)) for key, c in keyed}
-        self.report.compare(f"{question}, modes", lines, wanted)
+        changed = {k: _pair(c.before and c.before.line, c.after and c.after.line) for k, c in keyed}
+        self.report.compare(f"{question}, modes", lines, changed)
 
     def ask_restore(self, head_ts: int, request_bytes_max: int) -> None:
         """Restore the present to a past moment, compare, and undo it.
@@ -288,39 +259,34 @@ class Examiner:
         It restores the moment half way, or the next one for which the restore and its undo each fit
         into one transaction; the last one tried is the date before the newest.
         """
-        past = [moment for moment in self.moments if 0 <= moment.index < self._last]
         times = self.timeline.times_ms
-        for moment in [*past[len(past) // 2 :], *one_back(times)]:
-            changes = list(self.store.diff(moment.when, head_ts))
+        past = [moment for moment in self.moments if 0 <= moment.index < len(times) - 1]
+        if not past:
+            self.restore_note = "all of this history falls on one date"
+            return
+        one_back = bisect_left(times, times[-1]) - 1
+        for moment in [*past[len(past) // 2 :], AskedDate("one back", times[one_back], one_back)]:
+            changes = list(self.store.diff(moment.date, head_ts))
             size = sum(len(d.before or b"") + len(d.after or b"") + OVERHEAD_BYTES for d in changes)
             if size <= request_bytes_max:
                 break
         else:
             self.restore_note = (
                 "the way there does not fit into one transaction (--request-bytes-max allows more)"
-                if past
-                else "all of this history falls on one date"
             )
             return
         try:
             note = f"tour: restore {moment.date}"
             self._timed(lambda: self.store.restore(moment.date, note=note))
-            self.report.compare_contents(
-                f"the present, restored to {moment.date}",
-                self._contents(),
-                self.expected(moment.index),
-            )
+            question = f"the present, restored to {moment.date}"
+            self.report.compare_contents(question, self._contents(), self.expected(moment.index))
         finally:
             self.store.restore(head_ts, note="tour: take the restore back")
-        now = self._contents()
-        self.report.compare_contents("the present again", now, self.expected(self._last))
+        newest = self.expected(len(times) - 1)
+        self.report.compare_contents("the present again", self._contents(), newest)
         self.restored = moment
 
     # --- git's side ---
-
-    @property
-    def _last(self) -> int:
-        return len(self.timeline.oids) - 1
 
     def _oid(self, index: int) -> bytes:
         return self.timeline.oids[index] if index >= 0 else b""
@@ -358,10 +324,6 @@ class Examiner:
     def _some(self, keys: Iterable[str], count: int) -> list[str]:
         pool = sorted(keys)
         return self._rng.sample(pool, min(count, len(pool)))
-
-
-def _line_of(entry: TreeEntry | None) -> bytes | None:
-    return entry and entry.line
 
 
 def _pair(before: bytes | None, after: bytes | None) -> bytes:

@@ -22,13 +22,10 @@ from itertools import accumulate
 import snapkv
 from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
-from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, Clone, GitCommit, TooLarge, TourError
-from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
+from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, Clone, GitCommit, TourError
+from snapkv.cli.tour.place import COMMIT_KEY, SPACE, imported_last
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
-from snapkv.errors import (
-    CommitTooLargeError,
-    ConflictError,
-)
+from snapkv.errors import CommitTooLargeError, ConflictError
 from snapkv.layout import NOTE_BYTES_MAX, Layout
 from snapkv.model import Guard
 from snapkv.times import PHYSICAL_MS_MAX, physical_ms
@@ -80,7 +77,7 @@ class Imported:
 
 def import_history(
     store: snapkv.SnapshotKV,
-    clock: Clock,
+    clock: snapkv.ManualClock,
     clone: Clone,
     timeline: GitTimeline,
     *,
@@ -95,14 +92,14 @@ def import_history(
     """
     done = Imported()
     last = imported_last(store, path)
-    if last is not None:
-        done.before = _position(timeline, last, path) + 1
-        _settle(store, clock, timeline, done, path)
-    started = perf_counter()
     guard: Guard = snapkv.Absent(COMMIT_KEY)
     if last is not None:
         entry = store.space(SPACE).at().entry(COMMIT_KEY)
         guard = snapkv.AtRevision(COMMIT_KEY, entry.revision)
+        done.before = _position(timeline, last, path) + 1
+        done.ts = store.at(revision=entry.revision).timestamp
+        _settle(store, clock, timeline, done, path)
+    started = perf_counter()
     on_commit(done.before)
     with clone.contents() as contents:
         at = done.before
@@ -110,14 +107,12 @@ def import_history(
             assert commit.oid == timeline.oids[at]
             clock.set(timeline.times_ms[at])
             done.left_out |= {c.path for c in commit.changes if key_of(c.path) is None}
-            values = _values(contents, commit, request_bytes_max)
-            saved = _save(store, commit, values, guard)
+            saved = _save(store, contents, commit, guard, request_bytes_max)
             done.ts, guard = saved.ts, snapkv.AtRevision(COMMIT_KEY, saved.revision)
             at += 1
-            done.commits += 1
             on_commit(at)
     clock.set(timeline.times_ms[-1])
-    done.seconds = perf_counter() - started
+    done.commits, done.seconds = at - done.before, perf_counter() - started
     return done
 
 
@@ -146,15 +141,18 @@ def _position(timeline: GitTimeline, last: bytes, path: str) -> int:
 
 
 def _settle(
-    store: snapkv.SnapshotKV, clock: Clock, timeline: GitTimeline, done: Imported, path: str
+    store: snapkv.SnapshotKV,
+    clock: snapkv.ManualClock,
+    timeline: GitTimeline,
+    done: Imported,
+    path: str,
 ) -> None:
     """Restore the state that the last tour left, and check that git's next commit can follow."""
-    entry = store.space(SPACE).at().entry(COMMIT_KEY)
-    done.ts = store.at(revision=entry.revision).timestamp
-    newest_ms = physical_ms(store.resolved())
+    newest = store.resolved()
+    newest_ms = physical_ms(newest)
     if done.before < len(timeline.oids) and newest_ms > timeline.times_ms[done.before]:
         raise TourError(
-            f"the store in {path} was changed at {snapkv.format_time(store.resolved())}, after the "
+            f"the store in {path} was changed at {snapkv.format_time(newest)}, after the "
             "time of git's next commit: that commit cannot get its own time any more",
             "Make a new store: --again",
             Exit.CONFLICT,
@@ -172,35 +170,30 @@ def _settle(
         ) from e
 
 
-def _values(contents: BlobReader, commit: GitCommit, bytes_max: int) -> dict[str, bytes]:
-    """Return the new contents of a commit, by key."""
-    keys: list[str] = []
-    oids: list[bytes] = []
-    values: dict[str, bytes] = {}
-    for change in commit.changes:
-        key = key_of(change.path)
-        if key is None or change.after is None or not change.of_content:
-            continue
-        if change.after.mode == SUBMODULE_MODE:
-            values[key] = change.after.oid
-        else:
-            keys.append(key)
-            oids.append(change.after.oid)
-    overhead = OVERHEAD_BYTES * (len(commit.changes) + 4)  # 4: note and stamp
-    try:
-        found = contents.read(oids, max(0, bytes_max - overhead))
-    except TooLarge as e:
-        raise too_large(commit, e.size + overhead, bytes_max) from e
-    values.update(zip(keys, found, strict=True))
-    return values
-
-
 def _save(
-    store: snapkv.SnapshotKV, commit: GitCommit, values: dict[str, bytes], guard: Guard
+    store: snapkv.SnapshotKV, contents: BlobReader, commit: GitCommit, guard: Guard, bytes_max: int
 ) -> snapkv.Commit:
-    """Commit, guarded so that two tours at once cannot both write this commit."""
+    """Commit contents, tree lines and id; guarded, so that two tours cannot both write a commit."""
+    overhead = OVERHEAD_BYTES * (len(commit.changes) + 4)  # 4: note and stamp
+    lines, oids = {COMMIT_KEY: commit.oid}, dict[str, bytes]()
+    values, gone = dict[str, bytes](), list[bytes]()
+    for change in commit.changes:
+        if (key := key_of(change.path)) is None:
+            continue
+        if change.after is None:
+            gone.append(change.path)
+            continue
+        lines[TREE_PREFIX + change.path] = change.after.line
+        if change.of_content:
+            to = values if change.after.mode == SUBMODULE_MODE else oids
+            to[key] = change.after.oid
     try:
-        return store.commit(_building(commit, values, guard))
+        values |= zip(oids, contents.read([*oids.values()], bytes_max, overhead), strict=True)
+        deletes = [TREE_PREFIX + path for path in gone]
+        tree = snapkv.SpaceOps(puts=lines, deletes=deletes, guards=(guard,))
+        removed = [path.decode() for path in gone]
+        ops = snapkv.Ops(values, removed, note=note_of(commit), spaces={SPACE: tree})
+        return store.commit(lambda _: ops)
     except CommitTooLargeError as e:
         raise too_large(commit, e.size, e.limit) from e
     except ConflictError as e:
@@ -209,31 +202,6 @@ def _save(
             "Let it finish, then run this one again.",
             Exit.CONFLICT,
         ) from e
-
-
-def _building(
-    commit: GitCommit, values: dict[str, bytes], guard: Guard
-) -> Callable[[snapkv.Stamp], snapkv.Ops]:
-    """Return the function that the store commits: contents, tree lines and the commit's id."""
-    deletes: list[str] = []
-    lines: dict[bytes, bytes] = {COMMIT_KEY: commit.oid}
-    gone: list[bytes] = []
-    for change in commit.changes:
-        key = key_of(change.path)
-        if key is None:
-            continue
-        if change.after is None:
-            deletes.append(key)
-            gone.append(TREE_PREFIX + change.path)
-        else:
-            lines[TREE_PREFIX + change.path] = change.after.line
-    ops = snapkv.Ops(
-        puts=values,
-        deletes=deletes,
-        note=note_of(commit),
-        spaces={SPACE: snapkv.SpaceOps(puts=lines, deletes=gone, guards=(guard,))},
-    )
-    return lambda _: ops
 
 
 def note_of(commit: GitCommit) -> str:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from snapkv.cli.exits import CommandError, Exit
+from snapkv.errors import CommitTooLargeError
 
 READ_BYTES = 1 << 20
 BATCH_OBJECTS_MAX = 256
@@ -30,18 +32,11 @@ BATCH_OBJECTS_MAX = 256
 SUBMODULE_MODE = b"160000"
 ABSENT_MODE = b"000000"
 
-_BELONGING_TO_ANOTHER = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_NAMESPACE",
-    "GIT_PREFIX",
-    "GIT_LITERAL_PATHSPECS",
+_OF_A_HOOK = re.compile(
+    "GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|"
+    "NAMESPACE|PREFIX|LITERAL_PATHSPECS)"
 )
-"""Set inside a hook, for the clone of that hook; we were given a path."""
+"""Variables that a hook has for its own clone; we were given a path."""
 
 
 class TourError(CommandError):
@@ -93,22 +88,13 @@ class GitChange:
         return (self.before and self.before.oid) != (self.after and self.after.oid)
 
 
-@dataclass(frozen=True, slots=True)
-class GitCommit:
+class GitCommit(NamedTuple):
     """One commit of the first-parent history, and what it changed against its first parent."""
 
     oid: bytes
     author: str
     subject: str
-    changes: tuple[GitChange, ...]
-
-
-class TooLarge(Exception):
-    """The contents asked for are `size` bytes, more than was allowed."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.size = size
+    changes: list[GitChange]
 
 
 class Clone:
@@ -130,25 +116,22 @@ class Clone:
                 "The tour reads git history. Go into a clone, or name one: snapkv tour PATH",
             ) from e
         bare, _, git_dir = found.decode(errors="surrogateescape").partition("\n")
-        self.git_dir = git_dir.removesuffix("\n")
-        self.bare = bare == "true"
-        self.head = self._head()
-        self._check_whole()
+        self.git_dir, self.bare = git_dir.removesuffix("\n"), bare == "true"
+        self.head = self._checked_head()
 
-    def _head(self) -> bytes:
+    def _checked_head(self) -> bytes:
+        """Return the newest commit; raise `TourError` if there is none, or not all of its past."""
         try:
-            return self._ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}").strip()
+            head = self._ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}").strip()
         except GitError as e:
             raise TourError(
                 f"{self.given} has no commits yet", "Commit something, or name another clone."
             ) from e
-
-    def _check_whole(self) -> None:
-        """Raise `TourError` when commits or contents are missing by intention."""
         if self._ask("rev-parse", "--is-shallow-repository").strip() == b"true":
+            path = shlex.quote(self.given)
             raise TourError(
                 f"{self.given} is a shallow clone: the older part of its history is not here",
-                f"Fetch it, then run the tour again: git -C {quoted(self.given)} fetch --unshallow",
+                f"Fetch it, then run the tour again: git -C {path} fetch --unshallow",
             )
         promised = r"^(extensions\.partialclone|remote\..*\.promisor)$"
         if self._ask("config", "--get-regexp", promised, ok=(0, 1)):
@@ -156,6 +139,7 @@ class Clone:
                 f"{self.given} is a partial clone: contents of older files are not here",
                 "Make a full clone (git clone without --filter) and name it: snapkv tour PATH",
             )
+        return head
 
     @cached_property
     def root(self) -> str:
@@ -220,33 +204,23 @@ class Clone:
     @contextmanager
     def contents(self) -> Iterator[BlobReader]:
         """Return a reader of blobs; it is one process of git for all of them."""
-        process = subprocess.Popen(  # noqa: S603, the words are ours
-            self._words("cat-file", "--batch"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-            bufsize=READ_BYTES,
-        )
-        try:
+        words = ("cat-file", "--batch")
+        streams = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL, "bufsize": READ_BYTES}
+        with self._running(words, **streams) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             yield BlobReader(process.stdin, process.stdout)
-        finally:
-            _ended(process)
 
     # --- how git is called ---
 
-    def _words(self, *words: str) -> list[str]:
-        return ["git", "-C", self.given, *words]
-
     def _call(self, *words: str, ok: Sequence[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
+        command = ["git", "-C", self.given, *words]
         try:
-            done = subprocess.run(  # noqa: S603, the words are ours
-                self._words(*words), capture_output=True, env=environment(), check=False
-            )
+            done = subprocess.run(command, capture_output=True, env=environment(), check=False)  # noqa: S603, the words are ours
         except FileNotFoundError as e:
-            raise _missing() from e
+            raise TourError(
+                "git is not installed, or not on the PATH", "Install git, then run the tour again."
+            ) from e
         if done.returncode not in ok:
             raise GitError(words, done.returncode, done.stderr)
         return done
@@ -255,20 +229,31 @@ class Clone:
         return self._call(*words, ok=ok).stdout
 
     @contextmanager
+    def _running(self, words: Sequence[str], **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """Start git with its output as a stream; end it with the block."""
+        command = ["git", "-C", self.given, *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), **streams)  # noqa: S603, the words are ours
+        try:
+            yield process
+        finally:
+            for stream in filter(None, (process.stdin, process.stdout)):
+                with suppress(BrokenPipeError):
+                    stream.close()
+            process.terminate()
+            process.wait()
+
+    @contextmanager
     def _streaming(self, words: Sequence[str]) -> Iterator[IO[bytes]]:
         """Start git and yield its output as a stream; raise `GitError` if it fails."""
-        with tempfile.TemporaryFile() as complaints:
-            process = subprocess.Popen(  # noqa: S603, the words are ours
-                self._words(*words), stdout=subprocess.PIPE, stderr=complaints, env=environment()
-            )
+        with (
+            tempfile.TemporaryFile() as complaints,
+            self._running(words, stderr=complaints) as process,
+        ):
             assert process.stdout is not None
-            try:
-                yield process.stdout
-                if process.wait():
-                    complaints.seek(0)
-                    raise GitError(words, process.returncode, complaints.read())
-            finally:
-                _ended(process)
+            yield process.stdout
+            if process.wait():
+                complaints.seek(0)
+                raise GitError(words, process.returncode, complaints.read())
 
 
 class BlobReader:
@@ -277,13 +262,12 @@ class BlobReader:
     def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
         self._requests, self._answers = requests, answers
 
-    def read(self, oids: Sequence[bytes], bytes_max: int) -> list[bytes]:
-        """Return the contents; `TooLarge` when they are more than `bytes_max` bytes in all.
+    def read(self, oids: Sequence[bytes], bytes_max: int, other_bytes: int = 0) -> list[bytes]:
+        """Return the contents; `CommitTooLargeError` if they and other bytes are too many.
 
         Beyond that bound contents are passed over, not kept: so the error knows the whole size.
         """
-        found: list[bytes] = []
-        total = 0
+        found, total = list[bytes](), other_bytes
         for at in range(0, len(oids), BATCH_OBJECTS_MAX):
             batch = oids[at : at + BATCH_OBJECTS_MAX]
             self._requests.write(b"".join(oid + b"\n" for oid in batch))
@@ -297,7 +281,7 @@ class BlobReader:
                     self._pass_over(size)
                 self._answers.read(1)
         if total > bytes_max:
-            raise TooLarge(total)
+            raise CommitTooLargeError("the contents in bytes", total, bytes_max)
         return found
 
     def _size(self, oid: bytes) -> int:
@@ -327,33 +311,10 @@ def object_id(content: bytes, like: bytes) -> bytes:
     return hashlib.sha1(blob + content, usedforsecurity=False).hexdigest().encode()
 
 
-def quoted(path: str) -> str:
-    """Return a path as a shell takes it."""
-    return shlex.quote(path)
-
-
-def _missing() -> TourError:
-    return TourError(
-        "git is not installed, or not on the PATH", "Install git, then run the tour again."
-    )
-
-
 def environment() -> dict[str, str]:
     """Return the variables with which git is started, without the variables of a hook."""
-    kept = {k: v for k, v in os.environ.items() if k not in _BELONGING_TO_ANOTHER}
+    kept = {k: v for k, v in os.environ.items() if not _OF_A_HOOK.fullmatch(k)}
     return {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """End a git that may still have output."""
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            try:
-                stream.close()
-            except BrokenPipeError:
-                continue
-    process.terminate()
-    process.wait()
 
 
 def _split(stream: IO[bytes]) -> Iterator[bytes]:
@@ -367,24 +328,19 @@ def _split(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _commits(fields: Iterator[bytes]) -> Iterator[GitCommit]:
-    r"""Yield the commits of `git log --raw -z`: a header of three fields, then its changes.
-
-    A header begins with 01, a change with `:` and is followed by its path; between them are
-    empty fields and line ends.
-    """
+    r"""Yield the commits of `git log --raw -z`: a header (01), then changes (`:`) with paths."""
     commit: GitCommit | None = None
-    changes: list[GitChange] = []
     for field in fields:
-        field = field.lstrip(b"\n")
+        field = field.lstrip(b"\n")  # empty fields and line ends are between them
         if field.startswith(b"\x01"):
             if commit is not None:
-                yield GitCommit(commit.oid, commit.author, commit.subject, tuple(changes))
-            author, subject = next(fields), next(fields)
-            commit, changes = GitCommit(field[1:], _text(author), _text(subject), ()), []
+                yield commit
+            commit = GitCommit(field[1:], _text(next(fields)), _text(next(fields)), [])
         elif field.startswith(b":"):
-            changes.append(_change(field, next(fields)))
+            assert commit is not None
+            commit.changes.append(_change(field, next(fields)))
     if commit is not None:
-        yield GitCommit(commit.oid, commit.author, commit.subject, tuple(changes))
+        yield commit
 
 
 def _change(record: bytes, path: bytes) -> GitChange:

@@ -28,8 +28,6 @@ ETCD_NAME = "tour"
 REMOVE_TIMEOUT_S = 10.0
 ELSEWHERE = "Name a folder that is new or holds an earlier tour, or an etcd: --store DIR"
 
-Clock = snapkv.ManualClock
-
 
 def store_path(clone: Clone, given: str | None) -> str:
     """Return the place of the store: a folder or an etcd as given, else one that git does not see.
@@ -47,10 +45,8 @@ def store_path(clone: Clone, given: str | None) -> str:
     path_given = given.removeprefix("lmdb:")
     scheme, colon, _ = path_given.partition(":")
     if not path_given or (colon and scheme in ("memory", "etcd")):
-        raise TourError(
-            f"the tour needs a folder or etcd://HOST:PORT for its store, not {given!r}",
-            ELSEWHERE,
-        )
+        message = f"the tour needs a folder or etcd://HOST:PORT for its store, not {given!r}"
+        raise TourError(message, ELSEWHERE)
     return path_given
 
 
@@ -74,31 +70,35 @@ def request_bytes_default(path: str) -> int:
     return ETCD_REQUEST_BYTES_MAX if in_etcd(path) else REQUEST_BYTES_MAX
 
 
-def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
-    """Open the store, however far its times are from the machine's clock."""
-    return snapkv.open(
-        url_of(path), codec=None, name=name_of(path), **clock_options(clock), **options
-    )
-
-
-def clock_options(clock: Clock | None = None) -> dict[str, Any]:
+def clock_options(clock: snapkv.ManualClock | None = None) -> dict[str, Any]:
     """Return the options with which a store opens whose times are git's, not the machine's."""
-    skew_s = PHYSICAL_MS_MAX // 1_000
-    return {"clock": clock or Clock(PHYSICAL_MS_MAX), "max_clock_skew": skew_s}
+    clock = clock or snapkv.ManualClock(PHYSICAL_MS_MAX)
+    return {"clock": clock, "max_clock_skew": PHYSICAL_MS_MAX // 1_000}
 
 
 @contextmanager
-def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.SnapshotKV, Clock]]:
+def opened(
+    path: str, *, request_bytes_max: int | None = None, create: bool = True
+) -> Iterator[tuple[snapkv.SnapshotKV, snapkv.ManualClock]]:
     """Open the tour's store and its clock; `TourError` if the place contains something else.
 
     The clock begins at the end of time, so that commits may be dated in the future.
     """
-    clock = Clock(PHYSICAL_MS_MAX)
+    clock = snapkv.ManualClock(PHYSICAL_MS_MAX)
+    options: dict[str, Any] = {"create": create, "writer": "snapkv tour", "name": name_of(path)}
+    limit = "max_request_bytes" if in_etcd(path) else "request_bytes_max"
+    options[limit] = request_bytes_max or request_bytes_default(path)
     try:
-        limit = "max_request_bytes" if in_etcd(path) else "request_bytes_max"
-        store = _open(path, clock, writer="snapkv tour", **{limit: request_bytes_max})
-    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
-        raise _unusable(path, e) from e
+        store = snapkv.open(url_of(path), codec=None, **options, **clock_options(clock))
+    except CorruptStoreError as e:
+        raise TourError(
+            f"the store in {path} is damaged: {e}",
+            "Remove that folder and run the tour again: it makes a new store",
+            Exit.NO_STORE,
+        ) from e
+    except (NotAStoreError, ReadOnlyError) as e:
+        message = f"the tour cannot keep its store in {path}: {e}"
+        raise TourError(message, ELSEWHERE, Exit.NO_STORE) from e
     with store:
         yield store, clock
 
@@ -106,12 +106,10 @@ def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.Snapsh
 def remove_store(path: str) -> None:
     """Remove the store of an earlier tour; raise `TourError`, and remove nothing, if it is not."""
     try:
-        with _open(path, Clock(PHYSICAL_MS_MAX), create=False) as store:
+        with opened(path, create=False) as (store, _):
             imported_last(store, path)
     except StoreNotFoundError:
         return
-    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
-        raise _unusable(path, e) from e
     if in_etcd(path):
         _remove_keys(path)
         return
@@ -134,16 +132,6 @@ def _remove_keys(url: str) -> None:
             ) from e
 
 
-def _unusable(path: str, error: Exception) -> TourError:
-    if isinstance(error, CorruptStoreError):
-        return TourError(
-            f"the store in {path} is damaged: {error}",
-            "Remove that folder and run the tour again: it makes a new store",
-            Exit.NO_STORE,
-        )
-    return TourError(f"the tour cannot keep its store in {path}: {error}", ELSEWHERE, Exit.NO_STORE)
-
-
 def imported_last(store: snapkv.SnapshotKV, path: str) -> bytes | None:
     """Return the git commit that the store shows, None if it is new.
 
@@ -152,9 +140,6 @@ def imported_last(store: snapkv.SnapshotKV, path: str) -> bytes | None:
     now = store.at()
     last = store.space(SPACE).at(revision=now.revision).get(COMMIT_KEY)
     if last is None and (now.count() or store.info()["commits"]):
-        raise TourError(
-            f"{path} holds a store that no tour made, and the tour leaves it alone",
-            ELSEWHERE,
-            Exit.NO_STORE,
-        )
+        message = f"{path} holds a store that no tour made, and the tour leaves it alone"
+        raise TourError(message, ELSEWHERE, Exit.NO_STORE)
     return last

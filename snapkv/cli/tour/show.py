@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from snapkv.cli.commands import option
+from snapkv.cli.commands import gives, option
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted, key_text
 from snapkv.cli.terminal import console as console_of
@@ -41,9 +41,7 @@ def _store_given(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> 
     """
     if value or ctx.parent is None:
         return value
-    source = ctx.parent.get_parameter_source("store")
-    given = source is not None and source.name == "COMMANDLINE"
-    return ctx.parent.params.get("store") if given else None
+    return ctx.parent.params.get("store") if gives(ctx.parent, "store") else None
 
 
 def tour(
@@ -140,21 +138,13 @@ def _report_imported(console: Console, done: Imported, timeline: GitTimeline, fo
         say(console, "", f"  {counted(done.undone, 'key')} had been changed since: taken back")
     if done.commits:
         rate = done.commits / done.seconds
-        say(
-            console,
-            "",
-            f"{counted(done.commits, 'commit')} of git imported into {where} "
-            f"in {done.seconds:.1f} s ({rate:,.0f}/s)",
-        )
+        took = f"in {done.seconds:.1f} s ({rate:,.0f}/s)"
+        say(console, "", f"{counted(done.commits, 'commit')} of git imported into {where} {took}")
     elif done.before:
         say(console, "", "  git has no newer ones; --again would make it anew")
     if timeline.moved:
-        say(
-            console,
-            "",
-            f"  {counted(timeline.moved, 'commit')} dated before the one they follow: "
-            "moved up to its time",
-        )
+        late = f"{counted(timeline.moved, 'commit')} dated before the one they follow"
+        say(console, "", f"  {late}: moved up to its time")
 
 
 # --- the answers ---------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def ask_store(
     databases = [ChangesDB(store, each.name) for each in history.clones]
     for moment in moments:
         report.state(history, moment, way, dict(store.at(moment.date).items()))
-        lines = documents(databases, moment.when)
+        lines = documents(databases, moment.date)
         report.lines(history, moment, f"{way}'s documents", lines)
 
 

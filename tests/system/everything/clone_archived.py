@@ -35,7 +35,7 @@ def ask(examiner: Examiner, request_bytes_max: int) -> list[AskedDate]:
         url = place.url_of(path)
         snapkv.record(url, into=archive, options=place.clock_options()).catch_up()
         with snapkv.open(url, clock=place.clock_options()["clock"]) as store:
-            store.compact(examiner.moments[-1].when)
+            store.compact(examiner.moments[-1].date)
         with (
             snapkv.open(url, **place.clock_options()) as alone,
             snapkv.open(url, archive=archive, **place.clock_options()) as store,

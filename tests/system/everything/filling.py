@@ -23,7 +23,7 @@ from cdcmeta.changes import ChangesDB
 from cdcmeta.generations import CdcLog, Generation, GenerationLog, Generations, Sharding
 from snapkv import ManualClock, Ops, SnapshotKV, SpaceOps
 from snapkv.cli.tour.filling import OVERHEAD_BYTES, note_of, too_large
-from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, GitCommit, TooLarge, TreeEntry
+from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, GitCommit, TreeEntry
 from snapkv.errors import CommitTooLargeError
 from system.everything.clones import History, Step, Toured, writer_of
 
@@ -112,8 +112,8 @@ class Filler:
                 self.history.left_out.add(change.path)
             else:
                 entries[change.path] = change.after
-        contents = self._read(step.clone, commit, entries)
         try:
+            contents = self._read(step.clone, entries)
             self.store.commit(_building(toured, commit, entries, contents))
             if entries:
                 self._put_documents(toured, commit, entries)
@@ -124,17 +124,12 @@ class Filler:
         except CommitTooLargeError as e:
             raise too_large(commit, e.size, e.limit) from e
 
-    def _read(
-        self, clone: int, commit: GitCommit, entries: Mapping[bytes, TreeEntry | None]
-    ) -> dict[bytes, bytes]:
+    def _read(self, clone: int, entries: Mapping[bytes, TreeEntry | None]) -> dict[bytes, bytes]:
         """Return the contents of the paths that a commit wrote."""
         written = {path: entry for path, entry in entries.items() if entry is not None}
         blobs = {p: e.oid for p, e in written.items() if e.mode != SUBMODULE_MODE}
-        room = self._bytes_max - OVERHEAD_BYTES * (len(entries) + 4)
-        try:
-            found = self._contents[clone].read([*blobs.values()], max(0, room))
-        except TooLarge as e:
-            raise too_large(commit, e.size, self._bytes_max) from e
+        overhead = OVERHEAD_BYTES * (len(entries) + 4)
+        found = self._contents[clone].read([*blobs.values()], self._bytes_max, overhead)
         read = dict(zip(blobs, found, strict=True))
         return {path: read.get(path, entry.oid) for path, entry in written.items()}
 
