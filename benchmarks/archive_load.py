@@ -63,9 +63,9 @@ def _measure(archive: str, keys: list[str], stamps: list[int], rng: random.Rando
         beside = measure(
             [Rival("a scan of all files (floor)", scan), Rival("load", load)], rounds=5
         )
-        before = engine._opened.groups_read
+        before = engine._files_open.groups_read
         alone_rows = measure([Rival("load", load)], rounds=LOADS, warmup=0)
-        read = engine._opened.groups_read - before
+        read = engine._files_open.groups_read - before
     groups = sum(pq.ParquetFile(f"{archive}/{f.path}").num_row_groups for f in files)
     notes = (
         f"{CHANGES:,} changes of {KEYS:,} keys in commits of {COMMIT:,}, recorded each "

@@ -296,8 +296,8 @@ class Keyspace:
         return start, prefix_end(start)
 
     @property
-    def whole(self) -> Any:
-        """The prefix that all keys have: "" or b""."""
+    def default_prefix(self) -> Any:
+        """The prefix of a caller that gives none, which all keys have: "" or b""."""
         return "" if self.text else b""
 
     def _raw(self, key: str | bytes, what: str) -> bytes:
@@ -343,15 +343,15 @@ class RawKeyspace(Keyspace):
         return start or FIRST_KEY, prefix_end(start)
 
     @property
-    def whole(self) -> Any:
-        """The prefix that all keys have."""
+    def default_prefix(self) -> Any:
+        """The prefix of a caller that gives none, which all keys have."""
         return self.decode(self.prefix)
 
     def _inside(self, key: str | bytes, what: str) -> bytes:
         stored = raw_key(key, what, text=self.text)
         if not stored.startswith(self.prefix):
             raise InvalidKeyError(
-                f"{what} {key!r} is outside of the observed prefix {self.whole!r}", key
+                f"{what} {key!r} is outside of the observed prefix {self.default_prefix!r}", key
             )
         return stored
 

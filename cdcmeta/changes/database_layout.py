@@ -212,7 +212,7 @@ def stored(key: bytes, id: str, tree: Tree, sequence: Sequence) -> dict[bytes, b
     branches, (position, hash) = len(tree.leaves), winner.revision
     ancestors = b"".join(winner.ancestors)
     head = (FORMAT, *sequence, branches, winner.not_deleted, position, hash, ancestors)
-    found = _beside_winner(id, tree)
+    found = _other_leaves(id, tree)
     found[key] = pack(head)
     found[row_key(sequence)] = pack((FORMAT, id, position, hash, branches, winner.not_deleted))
     return found
@@ -220,10 +220,10 @@ def stored(key: bytes, id: str, tree: Tree, sequence: Sequence) -> dict[bytes, b
 
 def keys_before(key: bytes, id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes | None]:
     """Return the same keys, with the values that an edit may keep, and None for the rest."""
-    return {key: None, row_key(sequence): None} | _beside_winner(id, tree)
+    return {key: None, row_key(sequence): None} | _other_leaves(id, tree)
 
 
-def _beside_winner(id: str, tree: Tree) -> dict[bytes, bytes]:
+def _other_leaves(id: str, tree: Tree) -> dict[bytes, bytes]:
     found = {
         pack((REVISIONS, id, *leaf.rank)): pack((FORMAT, b"".join(leaf.ancestors)))
         for leaf in tree.leaves[1:]

@@ -15,7 +15,7 @@ from cdcmeta.cli.server_commands import (
     ClusterOption,
     JsonOption,
     NameOption,
-    opened_store,
+    open_served_store,
     time_meant,
 )
 from snapkv import format_time
@@ -86,10 +86,12 @@ def create(
         raise typer.BadParameter("--ranges divides a log: give --log NAME, too")
     check_source(source)
     check_sink(sink, database or ())  # as typed: a path that is made absolute is always valid
-    with opened_store(source, source_name, create=False) as read:
+    with open_served_store(source, source_name, create=False) as read:
         check_tables(read, database or (), log)
         since = read.resolved() if start is None else read.timestamp_of(time_meant(start))
-    with _opened(store, name, cluster, create=True) as feeds:  # not before the source is known
+    with _open_changefeeds(
+        store, name, cluster, create=True
+    ) as feeds:  # not before the source is known
         feed = feeds.create(
             id,
             absolute(source),
@@ -119,7 +121,7 @@ def list_(
     from cdcmeta.cli.changefeed_status import row_json, row_of, table_of
     from cdcmeta.scheduler.runtime.changefeeds import Problems, has_no_capture
 
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         when = None if at is None else time_meant(at)
         found = feeds.list(as_of=when)
         rows = [row_of(feeds, feed, when) for feed in found]
@@ -153,7 +155,7 @@ def status(
     """Show how far a changefeed is, which capture has which table, and what is wrong."""
     from cdcmeta.cli.changefeed_status import status_lines, status_of
 
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         when = None if at is None else time_meant(at)
         if as_json:
             while True:
@@ -184,7 +186,7 @@ def history(
     from cdcmeta.cli.changefeed_status import place_json, time_of
     from cdcmeta.scheduler.runtime.changefeeds import check_table
 
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         feed, places = feeds.get(id), list(feeds.history(id, table))
         if not places:  # a table that was taken out has a history
             check_table(feed, table)
@@ -200,7 +202,7 @@ def pause_(
     id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
 ) -> None:
     """Stop its tables; the checkpoint stays."""
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         feeds.pause(id)
 
 
@@ -209,7 +211,7 @@ def resume(
     id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
 ) -> None:
     """Run it again, from its checkpoint."""
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         feeds.resume(id)
 
 
@@ -237,7 +239,7 @@ def update(
         values["databases"] = database
     if not values and sink is None:
         raise typer.BadParameter("give what is to change: --sink, --prefix or --database")
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         if sink is not None:
             check_sink(sink, database or feeds.get(id).databases)  # as typed, as in create
             values["sink"] = absolute(sink)
@@ -249,7 +251,7 @@ def remove(
     id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
 ) -> None:
     """Remove it; the sink keeps what it has."""
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         feeds.remove(id)
 
 
@@ -263,7 +265,7 @@ def movetable_of(
     cluster: ClusterOption = CLUSTER,
 ) -> None:
     """Ask for a table to be moved to a capture."""
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         feeds.move(id, table, capture)
 
 
@@ -275,7 +277,7 @@ def drain(
     cluster: ClusterOption = CLUSTER,
 ) -> None:
     """Ask for all tables of a capture to be moved away; it gets none until it restarts."""
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         feeds.drain(capture)
 
 
@@ -284,7 +286,7 @@ def rebalance(
     id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
 ) -> None:
     """Ask for the tables to be spread evenly."""
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         feeds.rebalance(id)
 
 
@@ -298,7 +300,7 @@ def captures(
     """Show the registered captures."""
     from cdcmeta.cli.changefeed_status import table_of
 
-    with _opened(store, name, cluster) as feeds:
+    with _open_changefeeds(store, name, cluster) as feeds:
         found, reports = feeds.captures(), feeds.reports()
     rows = []
     for each, said in found.items():
@@ -316,8 +318,10 @@ def captures(
 
 
 @contextmanager
-def _opened(store: str, name: str, cluster: str, *, create: bool = False) -> Iterator[Changefeeds]:
+def _open_changefeeds(
+    store: str, name: str, cluster: str, *, create: bool = False
+) -> Iterator[Changefeeds]:
     from cdcmeta.scheduler.runtime import Changefeeds
 
-    with opened_store(store, name, create=create) as kv:
+    with open_served_store(store, name, create=create) as kv:
         yield Changefeeds(kv, cluster)

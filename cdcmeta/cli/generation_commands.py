@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import snapkv
-from cdcmeta.cli.server_commands import JsonOption, NameOption, opened_store, time_meant
+from cdcmeta.cli.server_commands import JsonOption, NameOption, open_served_store, time_meant
 from cdcmeta.errors import ExpiryIncompleteError, GenerationNotFoundError, InvalidArgumentError
 from snapkv.cli.command_kit import STORE_VARIABLE, App, Json, argument, json_line, option, time_json
 from snapkv.times import dated, duration_ms, revision_of
@@ -49,7 +49,7 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Show all generations, the newest last, and a pending switch."""
-    with _opened(store, name, log) as opened:
+    with _open_log(store, name, log) as opened:
         found, now = opened.generations(), opened.timestamp_of("-0s")
         for each, later in zip_longest(found, found[1:]):
             _print(each, later, now, as_json)
@@ -67,7 +67,7 @@ def at(
     as_json: JsonOption = False,
 ) -> None:
     """Show the generation that operates at a time."""
-    with _opened(store, name, log) as opened:
+    with _open_log(store, name, log) as opened:
         _print_one(opened, _operating(opened, time), as_json)
 
 
@@ -80,7 +80,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the ranges of the generation that operates at a time."""
-    with _opened(store, name, log) as opened:
+    with _open_log(store, name, log) as opened:
         generation = _operating(opened, time)
         _print_one(opened, generation, as_json)
         for each in opened.topology(generation):
@@ -117,7 +117,7 @@ def make(
     _library()  # what is missing to read a ring is said before what the file lacks
     found = ring_of(ring)
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
-    with _opened(store, name, log, create=True, **more) as opened:
+    with _open_log(store, name, log, create=True, **more) as opened:
         do = opened.regenerate_if_needed if if_needed else opened.make
         _print_one(opened, do(found, timeout=timeout), as_json)
 
@@ -130,7 +130,7 @@ def repair(
     timeout: TimeoutOption = 120.0,
 ) -> None:
     """Complete an unfinished switch, or abort it after its deadline."""
-    with _opened(store, name, log) as opened:
+    with _open_log(store, name, log) as opened:
         under_way = opened.pending()
         opened.repair(timeout=timeout)
         typer.echo("no switch was under way" if under_way is None else "done")
@@ -154,7 +154,7 @@ def expire(
     with.
     """
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
-    with _opened(store, name, log, create=False, **more) as opened:
+    with _open_log(store, name, log, create=False, **more) as opened:
         ttl_s = None if ttl is None else duration_ms(ttl) / 1_000
         try:
             _print_expired(opened.expire(duration_ms(retention) / 1_000, ttl=ttl_s))
@@ -171,7 +171,7 @@ def of(
     log: LogOption = "default",
 ) -> None:
     """Show the streams of the generation that operates at a time, in the order of the ring."""
-    with _opened(store, name, log) as opened:
+    with _open_log(store, name, log) as opened:
         for each in opened.streams_of(_operating(opened, time)):
             typer.echo(str(each))
 
@@ -186,7 +186,7 @@ def stream_at(
 ) -> None:
     """Show the stream of a write of a key at a time."""
     token = _library().murmur3_token(os.fsencode(key))
-    with _opened(store, name, log) as opened:
+    with _open_log(store, name, log) as opened:
         topology = opened.topology(_operating(opened, time))
         typer.echo(str(topology.stream_for(token)))
 
@@ -200,11 +200,11 @@ def _library() -> ModuleType:
 
 
 @contextmanager
-def _opened(
+def _open_log(
     store: str, name: str, log: str, *, create: bool = False, **more: float
 ) -> Iterator[GenerationLog]:
     library = _library()
-    with opened_store(store, name, create=create) as kv:
+    with open_served_store(store, name, create=create) as kv:
         yield library.GenerationLog(kv, log, **more)
 
 
@@ -360,7 +360,7 @@ def upgrade(store: StoreOption, name: NameOption = "default", as_json: JsonOptio
     """
     trimming = import_module("cdcmeta.generations.log_rows")  # needs NumPy
     found = 0
-    with opened_store(store, name, create=False) as kv:
+    with open_served_store(store, name, create=False) as kv:
         for space in list(kv.spaces("cdc/")):
             moved = trimming.upgrade(kv.space(space))
             found += moved

@@ -116,7 +116,7 @@ def capture(
     tls = Tls(tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
     with ExitStack() as stack:
         hooks, add_capture = stack.enter_context(_metrics_served(metrics))
-        kv = stack.enter_context(opened_store(store, name, hooks=hooks))
+        kv = stack.enter_context(open_served_store(store, name, hooks=hooks))
         try:
             post = GrpcPost(listen, advertise=advertise, tls=tls, insecure=insecure)
         except InvalidArgumentError as e:
@@ -252,7 +252,7 @@ def serve(
     except InvalidArgumentError as e:
         raise typer.BadParameter(str(e)) from e
     logging.basicConfig(format="cdcmeta: %(message)s", level=logging.WARNING)
-    with opened_store(store, name) as kv:
+    with open_served_store(store, name) as kv:
         server = Server(
             kv,
             host=host,
@@ -270,7 +270,7 @@ def serve(
 
 
 @contextmanager
-def opened_store(url: str, name: str, **options: Any) -> Iterator[snapkv.SnapshotKV]:
+def open_served_store(url: str, name: str, **options: Any) -> Iterator[snapkv.SnapshotKV]:
     """Open a store, with a line on the error stream if that takes long; close it in the end."""
     with patience(url, "cdcmeta"):
         kv = snapkv.open(url, name=name, **options)

@@ -13,9 +13,9 @@ Not supported: attachments, views, functions of design documents, and users or p
 one login. `docs/couch.md` lists what is supported.
 """
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("http", "CouchDB's HTTP"):
+with requires_extra("http", "CouchDB's HTTP"):
     from cdcmeta.couch_http.auth import Login
     from cdcmeta.couch_http.couch_server import Server
     from cdcmeta.couch_http.service import Limits

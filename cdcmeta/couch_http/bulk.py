@@ -62,7 +62,7 @@ async def bulk_docs(call: ServiceCall) -> Response:
     await run(db.state)
     storing = _Storing(db, body, new_edits)
     try:
-        for numbers in _commits(body.spans, limits):
+        for numbers in _commits(body.ranges, limits):
             await run(storing.store, numbers)
     except (CDCMetaError, SnapKVError) as e:
         if not (new_edits and storing.stored):
@@ -71,16 +71,16 @@ async def bulk_docs(call: ServiceCall) -> Response:
     return Response(b"[" + b",".join(storing.rows) + b"]\n", 201, media_type=JSON)
 
 
-def _commits(spans: Sequence[Span], limits: Limits) -> Iterator[range]:
+def _commits(ranges: Sequence[ByteRange], limits: Limits) -> Iterator[range]:
     """Yield the numbers of the documents of each commit."""
     first = size = 0
-    for number, (start, end) in enumerate(spans):
+    for number, (start, end) in enumerate(ranges):
         size += end - start
         if number > first and (size > limits.commit_bytes or number - first == limits.bulk_docs):
             yield range(first, number)
             first, size = number, end - start
-    if spans:
-        yield range(first, len(spans))
+    if ranges:
+        yield range(first, len(ranges))
 
 
 class _Storing:
@@ -122,7 +122,7 @@ class _Storing:
         """Add an error row for each document without a row: its commit failed, or was not tried."""
         failed = answer_of(error)
         assert failed is not None
-        for number in range(len(self.rows), len(self._body.spans)):
+        for number in range(len(self.rows), len(self._body.ranges)):
             id = self._body.id(number)
             why = failed if number in self._trying else EditNotMadeError(id)
             self._add_row(self._body.refused.get(number) or Edited(id, error=why))
@@ -240,7 +240,7 @@ def _leaves(state: DatabaseState, wanted: dict[str, Any], latest: bool, revision
 # A body may be large, and its parsed values take many times its size. So the documents are found
 # by patterns, and parsed one at a time. A document that cannot be parsed fails alone.
 
-Span: TypeAlias = tuple[int, int]
+ByteRange: TypeAlias = tuple[int, int]
 """Where a value begins and ends in the body."""
 SMALL_BYTES = 16 << 10
 """The value of a document of up to this size takes at most a megabyte."""
@@ -274,13 +274,13 @@ class BulkBody:
     """The documents of a body; `refused` has, by number, the documents that cannot be stored."""
 
     raw: bytes
-    spans: list[Span]
+    ranges: list[ByteRange]
     refused: dict[int, Edited] = field(default_factory=dict)
 
     @property
     def parsed_size(self) -> int:
         """The estimated memory of the largest document's value; 0 if all are small."""
-        large = (span for span in self.spans if span[1] - span[0] > SMALL_BYTES)
+        large = (span for span in self.ranges if span[1] - span[0] > SMALL_BYTES)
         return max((parsed_size(self.raw, *span) for span in large), default=0)
 
     def check(self, bytes_max: int) -> None:
@@ -288,7 +288,7 @@ class BulkBody:
 
         Documents that are too large or too deep, or have too long a number, are `refused`.
         """
-        for number, (start, end) in enumerate(self.spans):
+        for number, (start, end) in enumerate(self.ranges):
             if end - start > bytes_max:
                 reason = f"the document has {end - start} bytes, more than {bytes_max}"
                 self._refuse(number, reason)
@@ -305,12 +305,12 @@ class BulkBody:
     def documents(self, numbers: Iterable[int]) -> Iterator[Any]:
         """Yield the values of some documents, parsing one at a time."""
         for number in numbers:
-            start, end = self.spans[number]
+            start, end = self.ranges[number]
             yield parsed(self.raw[start:end], pausing=True)
 
     def id(self, number: int) -> str:
         """Return the `_id` of a document without parsing all of it; empty if it has none."""
-        value, _ = shallow(self.raw, *self.spans[number])
+        value, _ = shallow(self.raw, *self.ranges[number])
         id = value.get("_id") if isinstance(value, dict) else None
         return id if isinstance(id, str) else ""
 
@@ -323,43 +323,43 @@ def split(raw: bytes, docs_max: int) -> tuple[dict[str, Any], BulkBody | None]:
 
     Raises `HTTPError`: 400 if the body is not a JSON object, 413 for too many documents.
     """
-    members, spans = shallow(raw, 0, len(raw))
+    members, ranges = shallow(raw, 0, len(raw))
     if not isinstance(members, dict):
         raise bad_request("Request body must be a JSON object")
     docs = members.get("docs")
     if not isinstance(docs, list):
         return members, None
-    found: list[Span] = []
-    for span in _elements(raw, *spans[docs[0]]):
+    found: list[ByteRange] = []
+    for span in _elements(raw, *ranges[docs[0]]):
         if len(found) == docs_max:
             raise HTTPError(413, "too_large", f"the request has more than {docs_max} documents")
         found.append(span)
     return members, BulkBody(raw, found)
 
 
-def shallow(raw: bytes, start: int, end: int) -> tuple[Any, list[Span]]:
-    """Return a value with its nested values cut out, and their spans.
+def shallow(raw: bytes, start: int, end: int) -> tuple[Any, list[ByteRange]]:
+    """Return a value with its nested values cut out, and their ranges.
 
     A nested array becomes `[n]`, where n is the number of its span; a nested object becomes `{}`.
     Raises `HTTPError` (400) if it is not valid JSON.
     """
     own = _skipped(_FLAT, raw, start, end)  # the value's own bracket
     at = min(own + 1, end)
-    pieces, spans = [raw[start:at]], list[Span]()
+    pieces, ranges = [raw[start:at]], list[ByteRange]()
     while at < end:
         stop = _skipped(_FLAT, raw, at, end)
         if stop == end or raw[stop] not in _OPENING:
             pieces.append(raw[at:end])
             break
         pieces.append(raw[at:stop])
-        pieces.append(b"[%d]" % len(spans) if raw[stop] == _OPENING[0] else b"{}")
+        pieces.append(b"[%d]" % len(ranges) if raw[stop] == _OPENING[0] else b"{}")
         at = _end_of(raw, stop, end)
-        spans.append((stop, at))
+        ranges.append((stop, at))
     text = b"".join(pieces)
     if parsed_size(text, 0, len(text)) > MEMBERS_BYTES_MAX:
         raise bad_request("the request has too many members")
     try:
-        return json.loads(text, parse_int=_shortened), spans
+        return json.loads(text, parse_int=_shortened), ranges
     except ValueError:
         raise bad_request(INVALID_JSON) from None
 
@@ -368,8 +368,8 @@ def _shortened(digits: str) -> int:
     return int(digits[:DIGITS_MAX])  # the value is not used
 
 
-def _elements(raw: bytes, start: int, end: int) -> Iterator[Span]:
-    """Yield the spans of an array's elements; in invalid JSON they may be empty."""
+def _elements(raw: bytes, start: int, end: int) -> Iterator[ByteRange]:
+    """Yield the ranges of an array's elements; in invalid JSON they may be empty."""
     last = end - 1
     if raw[last:end] != b"]":
         raise bad_request(INVALID_JSON)

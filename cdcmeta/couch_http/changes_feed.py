@@ -20,7 +20,7 @@ from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Change, FeedWalk, Form
 from cdcmeta.changes.selector import Selector
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.couch_http.http_errors import HTTPError, bad_request, not_found, not_implemented
-from cdcmeta.couch_http.http_request import ServiceCall, decoded, integer, whole
+from cdcmeta.couch_http.http_request import ServiceCall, decoded, integer, natural_number
 from cdcmeta.couch_http.streaming import JSON, BatchSize, Streamed, encoded, pieces_of
 from cdcmeta.couch_http.wakeup import Wakeup, WalkStart
 from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError, InvalidSequenceError
@@ -342,8 +342,9 @@ def feed_request(
         feed=feed,
         since=_checked_since(since.strip('"')),
         descending=params.get("descending") == "true",
-        limit=whole("limit", params["limit"]) if "limit" in params else None,
-        timeout=min(wait_ms_max, whole("timeout", params.get("timeout", str(wait_ms_max)))) / 1_000,
+        limit=natural_number("limit", params["limit"]) if "limit" in params else None,
+        timeout=min(wait_ms_max, natural_number("timeout", params.get("timeout", str(wait_ms_max))))
+        / 1_000,
         heartbeat=_heartbeat(params.get("heartbeat"), wait_ms_max),
         seq_interval=_seq_interval(params.get("seq_interval", "1")),
         as_of=params.get("as_of"),

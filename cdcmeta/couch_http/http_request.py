@@ -96,7 +96,7 @@ class ServiceCall:
 
     def number(self, name: str) -> int | None:
         """Return a parameter that is a number, and not negative."""
-        return whole(name, self.query[name]) if name in self.query else None
+        return natural_number(name, self.query[name]) if name in self.query else None
 
     def json_of(self, name: str) -> Any:
         """Return a parameter that is JSON."""
@@ -211,7 +211,7 @@ def integer(text: str) -> int | None:
     return int(text) if digits.isdecimal() and text.isascii() and len(text) <= 18 else None
 
 
-def whole(name: str, text: str) -> int:
+def natural_number(name: str, text: str) -> int:
     """Return a parameter's number. Raises `HTTPError` unless it is a non-negative integer."""
     number = integer(text)
     if number is None:

@@ -18,7 +18,7 @@ from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.documents import ID_BYTES_MAX, checked_id, is_id, quoted
 from cdcmeta.changes.feed import Form, shaped
 from cdcmeta.couch_http.http_errors import bad_request
-from cdcmeta.couch_http.http_request import ServiceCall, whole
+from cdcmeta.couch_http.http_request import ServiceCall, natural_number
 from cdcmeta.couch_http.service import Limits
 from cdcmeta.couch_http.streaming import BatchSize, Streamed, encoded, pieces_of
 from cdcmeta.errors import InvalidIdError
@@ -109,7 +109,7 @@ def listing_of(call: ServiceCall, body: dict[str, Any], id_bytes: int = ID_BYTES
 
     def number(name: str) -> int | None:
         found = body.get(name, call.query.get(name))
-        return None if found is None else whole(name, str(found))
+        return None if found is None else natural_number(name, str(found))
 
     def flag(name: str, default: bool = False) -> bool:
         found = body.get(name, call.query.get(name, default))

@@ -5,9 +5,9 @@ the range (`Topology`). So a log row is on the node and shard of its base row. N
 NumPy: the extra `generations`.
 """
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("generations", "generations"):
+with requires_extra("generations", "generations"):
     from cdcmeta.generations.cdclog import CdcLog
     from cdcmeta.generations.consumer import StreamConsumer, Window
     from cdcmeta.generations.generation_layout import ConsumerId, Generation, Switch

@@ -137,7 +137,7 @@ class StreamConsumer:
         state = self._log.at(revision=snapshot.revision)
         generation, later = self._next_generation(generations_at(state))
         self._check_trimmed(snapshot)
-        self.waiting_for = self._behind(state, generation)
+        self.waiting_for = self._unfinished(state, generation)
         begin = self.progress.position
         end = min(begin + self._width, final)
         if later is not None:
@@ -240,7 +240,7 @@ class StreamConsumer:
         if until > self.progress.position:
             raise LogTrimmedError(self.name, self._rows.name, self.progress.position, until)
 
-    def _behind(self, state: Snapshot[bytes], generation: Generation) -> tuple[int, ...]:
+    def _unfinished(self, state: Snapshot[bytes], generation: Generation) -> tuple[int, ...]:
         """Return the workers that have not finished the generation before the next one."""
         if self.id.parts == 1 or generation.time == self.progress.generation:
             return ()
@@ -297,10 +297,12 @@ def rows_between(
         if not newest or found >= max(1, rows_max // 2):
             break
         unread = [slot for slot, time in newest.items() if time == complete + 1]
-    return cut(sorted(row for row in rows if row.timestamp <= complete), complete, rows_max)
+    return first_commits(
+        sorted(row for row in rows if row.timestamp <= complete), complete, rows_max
+    )
 
 
-def cut(rows: list[LogRow], end: int, rows_max: int) -> tuple[list[LogRow], int]:
+def first_commits(rows: list[LogRow], end: int, rows_max: int) -> tuple[list[LogRow], int]:
     """Return the first rows, of whole commits and at least one, and their time."""
     if len(rows) <= rows_max:
         return rows, end

@@ -244,7 +244,7 @@ class LogFollower:
         for generation in listed:
             self._add_generation(generation)
         self._apply_switch(state.switch, state.switch_revision)
-        self._do_duties()
+        self._answer_switch()
         self.head_revision = state.head_revision
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class LogFollower:
             return True
         if found is not None:
             self._apply(found)
-        self._do_duties()
+        self._answer_switch()
         return found is not None
 
     @property
@@ -320,7 +320,7 @@ class LogFollower:
 
     # --- duties ---
 
-    def _do_duties(self) -> None:
+    def _answer_switch(self) -> None:
         """Answer the switch, and read missing topologies."""
         if self._pending_switch is not None:
             self._answer(*self._pending_switch)

@@ -108,12 +108,12 @@ def row_key(slot: int, stamp: Versionstamp) -> bytes:
 
 def span_of(slot: int, begin: int, end: int) -> tuple[bytes, bytes]:
     """Return the range of keys of a slot's log rows in (begin, end]."""
-    return tuple(row_key(slot, _first_behind(each)) for each in (begin, end))  # type: ignore[return-value]
+    return tuple(row_key(slot, _first_after(each)) for each in (begin, end))  # type: ignore[return-value]
 
 
 def old_span_of(stream: StreamId, begin: int, end: int) -> tuple[bytes, bytes]:
     """Return the range of keys of a stream's log rows of an older version, in (begin, end]."""
-    keys = (pack((OLD_ROW, stream.ring_key, _first_behind(each))) for each in (begin, end))
+    keys = (pack((OLD_ROW, stream.ring_key, _first_after(each))) for each in (begin, end))
     return tuple(keys)  # type: ignore[return-value]
 
 
@@ -165,7 +165,7 @@ def _value_of(row: LogRow) -> bytes:
     return msgpack.packb((FORMAT, row.stream.ring_key, *facts))  # type: ignore[no-any-return]
 
 
-def _first_behind(time: int) -> Versionstamp:
+def _first_after(time: int) -> Versionstamp:
     return Versionstamp(min(time + 1, TIMESTAMP_MAX))
 
 

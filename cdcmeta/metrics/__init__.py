@@ -9,9 +9,9 @@
 Needs the extra `metrics`. `docs/metrics.md` lists every metric.
 """
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("metrics", "metrics"):
+with requires_extra("metrics", "metrics"):
     from cdcmeta.metrics.captures import CaptureMetrics
 
 __all__ = ["CaptureMetrics"]

@@ -16,9 +16,9 @@ To read the code: `feed_options` checks the options, `feed_source` and `feed_str
 read, `feed_tasks` reads it in the workers.
 """
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("spark", "Spark"):
+with requires_extra("spark", "Spark"):
     from cdcmeta.spark.api import changes_as_of, register
     from cdcmeta.spark.feed_source import ChangesDataSource
     from cdcmeta.spark.stream_column import with_stream

@@ -115,7 +115,7 @@ class DocumentSink(kit.RowSink):
             return
         location = self.options.location
         with (
-            kit.coded(),
+            kit.as_source_errors(),
             converted(),
             kit.open_to_write(location, self.options.text("writer")) as store,
         ):
@@ -184,9 +184,9 @@ class DocumentCommits:
     def _commit(self, part: kit.Writes, marker: kit.Marker) -> bool:
         """Commit; return whether to go on: another process may have committed all of it."""
         edits = [Edit(id, body or b"{}", body is None, replaces=True) for id, body in part]
-        beside = self._beside(marker, len(part))
+        marker_write = self._marker_write(marker, len(part))
         try:
-            found = self._edited(edits, beside)
+            found = self._edited(edits, marker_write)
         except ConflictError:
             return self._is_overtaken()
         for each in found:
@@ -195,16 +195,16 @@ class DocumentCommits:
         if self._batch.name is None:
             return True
         (entry,) = self._space.entries_of([self._key])
-        if entry is None or entry.value != beside.puts[self._key]:  # another driver went on
+        if entry is None or entry.value != marker_write.puts[self._key]:  # another driver went on
             return self._is_overtaken()
         self._marker, self._count = replace(marker, revision=entry.revision), self._count + 1
         return True
 
-    def _edited(self, edits: list[Edit], beside: LocalWrite) -> list[Edited]:
+    def _edited(self, edits: list[Edit], local: LocalWrite) -> list[Edited]:
         """Commit edits once; an unknown outcome is looked up. Raises `ConflictError`."""
         for _ in range(kit.TRIES):
             try:
-                return self._db.edit(edits, beside)
+                return self._db.edit(edits, local)
             except EditUnknownError as e:
                 unknown = e
             if (found := self._db.resolve(unknown)) is not None:
@@ -221,7 +221,7 @@ class DocumentCommits:
         self._marker.check_alone(seen, self._batch)
         return False
 
-    def _beside(self, marker: kit.Marker, rows: int) -> LocalWrite:
+    def _marker_write(self, marker: kit.Marker, rows: int) -> LocalWrite:
         note = self._batch.note_of(marker.done, rows, marker.total)
         if self._batch.name is None:
             return LocalWrite(note)

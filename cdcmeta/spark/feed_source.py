@@ -19,7 +19,7 @@ from cdcmeta.changes.sequence import Sequence as Seq
 from cdcmeta.spark.document_sink import DocumentBatchSink, DocumentStreamSink, document_options
 from cdcmeta.spark.feed_options import FORMAT, NOW, FeedOptions, parsed
 from cdcmeta.spark.feed_stream import FeedStream
-from cdcmeta.spark.feed_tasks import SCHEMA, Shape, cut, feed_of
+from cdcmeta.spark.feed_tasks import SCHEMA, Shape, feed_of, split_feed
 from snapkv.errors import another
 from snapkv.spark import source_kit as kit
 
@@ -27,7 +27,7 @@ from snapkv.spark import source_kit as kit
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedFeed:
     """The changes in (after, until] of the feed at a moment."""
 
     commits: kit.PinnedCommits
@@ -35,14 +35,14 @@ class Pinned:
     until: Seq
 
 
-def pin(options: FeedOptions, present: kit.Present) -> Pinned:
+def pin(options: FeedOptions, present: kit.Present) -> PinnedFeed:
     """Pin what a batch shows; every call with the same present returns the same.
 
     Raises `SourceError`.
     """
     reader = kit.verified_reader(options.location, present.store, present.head)
     commits = kit.moment_of(reader, options, present)
-    with kit.coded():
+    with kit.as_source_errors():
         state = feed_of(options).state(reader, commits)
         after = options.place_in(state, "since", "0", present.now_ms)
         until = state.end
@@ -51,17 +51,17 @@ def pin(options: FeedOptions, present: kit.Present) -> Pinned:
             if asked < after:
                 raise kit.errors.INVALID_RANGE(f"{kit.BACKWARDS}: {after} to {asked}")
             until = min(until, asked)
-    return Pinned(commits, after, until)
+    return PinnedFeed(commits, after, until)
 
 
-def planned(options: FeedOptions, pinned: Pinned) -> Sequence[kit.Task]:
+def planned(options: FeedOptions, pinned: PinnedFeed) -> Sequence[kit.Task]:
     """Return the tasks that read the pinned changes. Raises `SourceError`."""
     commits = pinned.commits
     reader = kit.verified_reader(options.location, commits.store, commits.high)
-    with kit.coded():
+    with kit.as_source_errors():
         held = commits.held(reader)
         feed = feed_of(options)
-        return cut(reader, feed, held, pinned.after, pinned.until, options.partitions)
+        return split_feed(reader, feed, held, pinned.after, pinned.until, options.partitions)
 
 
 # --- source ---

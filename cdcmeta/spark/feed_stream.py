@@ -14,7 +14,7 @@ from cdcmeta.changes.sequence import Sequence as Seq
 from cdcmeta.errors import InvalidSequenceError
 from cdcmeta.spark import feed_options as codes
 from cdcmeta.spark.feed_options import FOR_BATCHES, FeedOptions
-from cdcmeta.spark.feed_tasks import Shape, cut, feed_of
+from cdcmeta.spark.feed_tasks import Shape, feed_of, split_feed
 from snapkv.spark import source_kit as kit
 from snapkv.times import physical_ms
 
@@ -110,7 +110,9 @@ class FeedStream(kit.MicroBatches[FeedOffset]):
             return []
         commits = self._moment_at(reader, last.mark)
         self._check_same(last, self._feed.state(reader, commits).database.uuid)
-        return cut(reader, self._feed, commits, first.seq, last.seq, self._options.partitions)
+        return split_feed(
+            reader, self._feed, commits, first.seq, last.seq, self._options.partitions
+        )
 
     # --- the database of the checkpoint ---
 

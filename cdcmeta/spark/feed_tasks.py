@@ -122,7 +122,7 @@ def _cells(change: Change) -> tuple[Any, ...]:
     return change.id, doc, str(seq), change.rev, change.revs, change.deleted, seq.timestamp
 
 
-def cut(
+def split_feed(
     reader: kit.Reader,
     feed: TaskFeed,
     commits: kit.PinnedCommits,

@@ -14,9 +14,9 @@ from importlib import import_module
 
 from cdcmeta import errors
 from snapkv import SnapshotKV, When
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("ui", "the page"):
+with requires_extra("ui", "the page"):
     from cdcmeta.ui.changefeed_pages import (
         changefeed_page,
         changefeeds_page,

@@ -119,7 +119,7 @@ def ring_picture(ring: TokenRing) -> Markup:
     if not sectors and generation.streams <= DRAWN_STREAMS_MAX:
         parts += _streams(ring.arcs)
     if ring.key is not None:
-        turn = _turn(ring.key.token)
+        turn = _ring_position(ring.key.token)
         where = f"M{_at(turn, KEY_FROM)} L{_at(turn, KEY_TO)}"
         parts.append(shape("path", "key", f"{ring.key.key}: token {ring.key.token}", d=where))
     parts += [
@@ -161,7 +161,7 @@ def _streams(arcs: list[Arc]) -> Iterator[Markup]:
         yield shape("path", f"shard k{colour}", f"Streams of shard {named}", d=" ".join(found))
 
 
-def _turn(token: int) -> float:
+def _ring_position(token: int) -> float:
     """Return where a token is on the ring, as a part of a turn."""
     return (token + RING // 2) / RING
 
@@ -173,7 +173,7 @@ def _arc(start: int, end: int) -> str:
 
 def _drawn(start: int, end: int) -> tuple[float, float]:
     """Return where the tokens in (start, end] begin, and their width, with a gap between ranges."""
-    begin, width = _turn(start), ((end - start) % RING or RING) / RING
+    begin, width = _ring_position(start), ((end - start) % RING or RING) / RING
     return (begin + GAP / 2, width - GAP) if width > 4 * GAP else (begin, width)
 
 

@@ -67,7 +67,7 @@ def iterated(method: Method[P, Iterator[T]]) -> Method[P, AsyncIterator[T]]:
 
     def call(self: Any, /, *args: Any, **options: Any) -> AsyncIterator[T]:
         signature.bind(self, *args, **options)  # raises now, not at the first step
-        return steps_of(self._runner, partial(getattr(self._sync, name), *args, **options))
+        return items_of(self._runner, partial(getattr(self._sync, name), *args, **options))
 
     described = _described(call, method)
     returned = f"Async{signature.return_annotation}"
@@ -76,7 +76,7 @@ def iterated(method: Method[P, Iterator[T]]) -> Method[P, AsyncIterator[T]]:
     return made
 
 
-async def steps_of(runner: Runner, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+async def items_of(runner: Runner, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
     """Yield the steps of an iterator that `make` returns; both run where the store's calls run.
 
     An error is raised after the steps before it. The iterator is closed at the end, also if the

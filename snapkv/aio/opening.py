@@ -37,7 +37,7 @@ def open(
     async def begin() -> SnapshotKV[V]:
         found = _open.url_or_environment(url)
         runner = await runner_for(found, options)
-        store: Any = await opened(runner, partial(_open.open, found, codec=codec, **options))
+        store: Any = await open_in(runner, partial(_open.open, found, codec=codec, **options))
         raw = None if codec is None else SnapshotKV(runner, store.raw)
         return SnapshotKV(runner, store, raw)
 
@@ -56,7 +56,7 @@ def observe(url: str, *, prefix: K, **options: Any) -> Opening[Observed[K]]:
     async def begin() -> Observed[K]:
         runner = await runner_for(url, options)
         call = partial(_open.observe, url, prefix=prefix, **options)
-        return Observed(runner, await opened(runner, call))
+        return Observed(runner, await open_in(runner, call))
 
     return Opening(begin())
 
@@ -73,7 +73,7 @@ async def runner_for(url: str, options: dict[str, Any]) -> Runner:
     return LoopRunner(GreenletRuntime())
 
 
-async def opened(runner: Runner, call: Callable[[], C]) -> C:
+async def open_in(runner: Runner, call: Callable[[], C]) -> C:
     """Return what a call opens; end the runner if it raises, or if this is cancelled."""
     try:
         return await made(runner.run, call)

@@ -47,14 +47,14 @@ class Opening(Coroutine[Any, Any, S]):
 
     def __init__(self, opening: Coroutine[Any, Any, S]) -> None:
         self._opening = opening
-        self._opened: S | None = None
+        self._resource: S | None = None
 
     def __await__(self) -> Generator[Any, Any, S]:
         return self._opening.__await__()
 
     async def __aenter__(self) -> S:
-        self._opened = await self._opening
-        return self._opened
+        self._resource = await self._opening
+        return self._resource
 
     async def __aexit__(
         self,
@@ -62,8 +62,8 @@ class Opening(Coroutine[Any, Any, S]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._opened is not None:
-            await self._opened.aclose()
+        if self._resource is not None:
+            await self._resource.aclose()
 
     # --- what a task calls ---
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Self, TypeVar
 
-from snapkv.aio.methods import awaited, iterated, steps_of
+from snapkv.aio.methods import awaited, items_of, iterated
 from snapkv.aio.runners import Runner
 from snapkv.errors import InvalidTypeError
 from snapkv.model import Difference, K, KeysAndValues, V
@@ -86,4 +86,4 @@ class Snapshot(KeysAndValues[K, V]):
         if not isinstance(other, Snapshot):
             raise InvalidTypeError(f"diff needs a snapshot of the same keys, not {other!r}")
         diff = partial(self._sync.diff, other._sync, prefix, timeout=timeout)
-        return steps_of(self._runner, diff)
+        return items_of(self._runner, diff)

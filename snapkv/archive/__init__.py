@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("archive", "archives"):
+with requires_extra("archive", "archives"):
     import pyarrow as pyarrow
 
 from snapkv.archive.folder import Files, Folder

@@ -61,7 +61,7 @@ class OpenFiles:
 
     def groups(self, file: File) -> list[RowGroup]:
         """Return the row groups of a file."""
-        return self._opened(file).groups
+        return self._open_file(file).groups
 
     def rows(self, file: File, group: RowGroup) -> KeyedRows:
         """Return a row group."""
@@ -70,7 +70,7 @@ class OpenFiles:
             if (found := self._cache.get(name)) is not None:
                 self._cache.move_to_end(name)
                 return found[0]
-        opened = self._opened(file)
+        opened = self._open_file(file)
         with opened.lock:
             table = self._read(file, opened.parquet, group.number)
         stored = pa.nulls(table.num_rows) if file.kind == "log" else self.keys.stored(table)
@@ -80,7 +80,7 @@ class OpenFiles:
 
     def column(self, file: File, name: str) -> Any:
         """Return one column of a file, which is not kept."""
-        opened = self._opened(file)
+        opened = self._open_file(file)
         try:
             with opened.lock:
                 return opened.parquet.read(columns=[name], use_threads=False)[name]
@@ -106,7 +106,7 @@ class OpenFiles:
                     rows.stored.slice(low, high - low), rows.table.slice(low, high - low)
                 )
 
-    def _opened(self, file: File) -> _OpenFile:
+    def _open_file(self, file: File) -> _OpenFile:
         with self._lock:
             found = self._open.get(file.path)
             if found is not None:
@@ -211,7 +211,7 @@ class CommitLog:
     """The versions of the timestamp key in an archive."""
 
     def __init__(self, opened: OpenFiles, key: bytes) -> None:
-        self._opened, self._key = opened, key
+        self._files_open, self._key = opened, key
 
     def at(self, manifest: Manifest, revision: int) -> KeyValue | None:
         """Return the version in force at a revision; reads one row group."""
@@ -223,7 +223,7 @@ class CommitLog:
         for file, group in reversed(self._groups(manifest)):
             if int.from_bytes(group.first, "big") > revision:
                 continue
-            table = self._opened.rows(file, group).table
+            table = self._files_open.rows(file, group).table
             count = int(table["revision"].to_numpy().searchsorted(revision, side="right"))
             for at in reversed(range(count)):
                 yield self._version(table, at, created)
@@ -234,7 +234,7 @@ class CommitLog:
         for file, group in self._groups(manifest):
             if int.from_bytes(group.last, "big") < low or int.from_bytes(group.first, "big") > high:
                 continue
-            table = self._opened.rows(file, group).table
+            table = self._files_open.rows(file, group).table
             revisions = table["revision"].to_numpy()
             first = int(revisions.searchsorted(low))
             for at in range(first, int(revisions.searchsorted(high, side="right"))):
@@ -242,7 +242,7 @@ class CommitLog:
 
     def _groups(self, manifest: Manifest) -> list[tuple[File, RowGroup]]:
         logs = manifest.of_kind("log")
-        return [(file, group) for file in logs for group in self._opened.groups(file)]
+        return [(file, group) for file in logs for group in self._files_open.groups(file)]
 
     def _version(self, table: Any, at: int, created: int) -> KeyValue:
         stamp, revision, ordinal = (

@@ -161,8 +161,8 @@ class ArchiveEngine:
         self._files, self._closed = files, False
         found = self.manifest = existing(files)
         self.layout = Layout(found.source.name)
-        self._opened = OpenFiles(files, Keys(self.layout))
-        self._marks = CommitLog(self._opened, self.layout.ts)
+        self._files_open = OpenFiles(files, Keys(self.layout))
+        self._marks = CommitLog(self._files_open, self.layout.ts)
         self._cluster = int.from_bytes(self.manifest.source.id[:8], "big") >> 1
         self._looking = threading.Lock()
         self._looked = monotonic()
@@ -265,8 +265,8 @@ class ArchiveEngine:
         def found(manifest: Manifest) -> list[RangePiece]:
             manifest.check_gap(revision)
             parts, deltas = files_of(manifest, revision)
-            cuts = chunks(self._opened, [*parts, *deltas], key, range_end, rows)
-            return [RangePiece(*cut) for cut in cuts]
+            ranges = chunks(self._files_open, [*parts, *deltas], key, range_end, rows)
+            return [RangePiece(*each) for each in ranges]
 
         return self._read(revision, found)
 
@@ -281,7 +281,7 @@ class ArchiveEngine:
                 for file in files:
                     if file.low > high:
                         return
-                    yield changes_in(self._opened, manifest, file, low, high, key, range_end)
+                    yield changes_in(self._files_open, manifest, file, low, high, key, range_end)
                     low = file.high + 1
                 return
             except FileMissingError as e:
@@ -297,7 +297,7 @@ class ArchiveEngine:
             manifest.check_gap(revision)
             parts, deltas = files_of(manifest, revision)
             for file in (*parts, *deltas):
-                self._opened.groups(file)
+                self._files_open.groups(file)
             return parts, deltas
 
         return self._read(revision, found)
@@ -309,7 +309,7 @@ class ArchiveEngine:
             files = [file for file in manifest.of_kind("delta") if file.high > low]
             files = [file for file in files if file.low <= high]
             for file in files:
-                self._opened.groups(file)
+                self._files_open.groups(file)
             return files
 
         return self._read(high, found)
@@ -319,7 +319,7 @@ class ArchiveEngine:
 
         False if another program wrote between two commits. Reads two columns.
         """
-        return self._read(high, lambda manifest: exact(self._opened, manifest, low, high))
+        return self._read(high, lambda manifest: exact(self._files_open, manifest, low, high))
 
     def _state(self, key: bytes, range_end: bytes, revision: int) -> Iterator[KeyedRows]:
         revision = revision or self._manifest_for(0).high
@@ -327,7 +327,7 @@ class ArchiveEngine:
             manifest = self._manifest_for(revision)
             manifest.check_gap(revision)
             try:
-                for rows in state(self._opened, manifest, key, range_end, revision):
+                for rows in state(self._files_open, manifest, key, range_end, revision):
                     yield rows
                     key = rows.stored[-1].as_py() + b"\0"
                 return
@@ -363,7 +363,7 @@ class ArchiveEngine:
         count = len(found)
         if wanted.range_end:
             manifest.check_gap(revision)
-            parts = state(self._opened, manifest, wanted.key, wanted.range_end, revision)
+            parts = state(self._files_open, manifest, wanted.key, wanted.range_end, revision)
             for rows in parts:
                 count += len(rows.stored)
                 if not wanted.count_only and (not wanted.limit or len(found) <= wanted.limit + 2):
@@ -380,7 +380,7 @@ class ArchiveEngine:
                 key, FormatRecord(source.id).encode(), source.created, source.created, 1
             )
         manifest.check_gap(revision)
-        return row_at(self._opened, manifest, key, revision)
+        return row_at(self._files_open, manifest, key, revision)
 
     def _manifest_for(self, revision: int) -> Manifest:
         self._check_open()
@@ -417,7 +417,9 @@ class ArchiveEngine:
         manifest = self._manifest_for(0)
         if low < manifest.since:
             raise self._before_record(low, manifest)
-        found = batches(self._opened, self._marks, self.layout.ts, manifest, key, range_end, low)
+        found = batches(
+            self._files_open, self._marks, self.layout.ts, manifest, key, range_end, low
+        )
         return found, manifest.high
 
     # --- the rest of an engine ---

@@ -17,10 +17,10 @@ from snapkv.archive import open_files
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import GRACE_S, Manifest, existing
 from snapkv.archive.rows import LakeTable, PublishedTable, facts_of, tables_of
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 from snapkv.errors import EngineUnavailableError, InvalidOptionError
 
-with extra("iceberg", "tables of Iceberg"):
+with requires_extra("iceberg", "tables of Iceberg"):
     from pyiceberg.catalog.memory import InMemoryCatalog
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.table import StaticTable

@@ -15,7 +15,7 @@ from typing import Any
 
 from snapkv.archive.folder import FileEntry
 from snapkv.archive.storage import ALLOW_HTTP, BucketLocation, obstore_options
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import check_in_time, pause
 from snapkv.errors import (
@@ -149,7 +149,7 @@ def _reason(text: str, status: int, code: str, system: re.Match[str] | None) -> 
     return _URL.sub("...", text.partition("\n")[0])[:200]
 
 
-with extra("archive", "archives in object stores"):
+with requires_extra("archive", "archives in object stores"):
     import obstore
     from obstore.exceptions import AlreadyExistsError
     from obstore.store import AzureStore, GCSStore, S3Store

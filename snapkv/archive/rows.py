@@ -148,7 +148,7 @@ class Encoding:
         table = pa.concat_tables([each for each, _ in self._pending])
         keys = [key for _, some in self._pending for key in some]
         self._pending = []
-        for a, b in pairwise(_cuts(table)):
+        for a, b in pairwise(_group_bounds(table)):
             self._named.append([keys[a].hex(), keys[b - 1].hex()])
             self._writer.write_table(table.slice(a, b - a).cast(self._schema), row_group_size=b - a)
 
@@ -160,7 +160,7 @@ def encode(kind: str, path: str, table: pa.Table, keys: Sequence[bytes]) -> byte
     return made.finish()
 
 
-def _cuts(table: pa.Table) -> list[int]:
+def _group_bounds(table: pa.Table) -> list[int]:
     """Return where the row groups of a table begin, and its end."""
     rows = table.num_rows
     if not rows:

@@ -56,7 +56,7 @@ class SmallArchive:
         for file in self.manifest.of_kind("log"):  # the creation has the timestamp 0
             if not file.rows:
                 continue
-            opened = self._opened(file)
+            opened = self._parquet_file(file)
             least, most = _bounds(opened)
             if least:
                 return least
@@ -84,13 +84,13 @@ class SmallArchive:
         """
         at = self._base(low)
         tables = [
-            self._rows(self._opened(file), file)
+            self._rows(self._parquet_file(file), file)
             for file in self.manifest.of_kind("base")
             if file.high == at and file.rows
         ]
         for file in self.manifest.of_kind("delta"):
             if file.high > at and file.rows:
-                opened = self._opened(file)
+                opened = self._parquet_file(file)
                 if _bounds(opened)[0] > high:  # and so do the rest
                     break
                 tables.append(self._rows(opened, file))
@@ -108,7 +108,7 @@ class SmallArchive:
         """Return the timestamp of the newest commit at or below a revision, from the log."""
         for file in reversed(self.manifest.of_kind("log")):
             if file.low <= revision and file.rows:
-                table = _columns(self._opened(file), file, ["revision", "timestamp"])
+                table = _columns(self._parquet_file(file), file, ["revision", "timestamp"])
                 known = table.filter(pc.less_equal(table["revision"], revision))
                 if known.num_rows:
                     return int(pc.max(known["timestamp"]).as_py())
@@ -122,7 +122,7 @@ class SmallArchive:
             table = table.append_column(each, pa.repeat(pa.scalar(0).cast(each.type), file.rows))
         return table
 
-    def _opened(self, file: File) -> Any:
+    def _parquet_file(self, file: File) -> Any:
         source = pa.BufferReader(self._files.read(file.path))  # faster than by its path
         try:
             opened = pq.ParquetFile(source, page_checksum_verification=True)

@@ -67,7 +67,9 @@ def verify(
 class _Verifying:
     def __init__(self, files: Files, manifest: Manifest) -> None:
         self._files, self._manifest = files, manifest
-        self._opened = OpenFiles(files, Keys(Layout(manifest.source.name)), cache_bytes=CACHE_BYTES)
+        self._files_open = OpenFiles(
+            files, Keys(Layout(manifest.source.name)), cache_bytes=CACHE_BYTES
+        )
         self.problems: list[str] = []
         self._wrong_versions: set[str] = set()
 
@@ -96,8 +98,8 @@ class _Verifying:
             self._wrong(f"{file.path} differs from the {file.size} bytes that the manifest records")
             return
         try:
-            for group in self._opened.groups(file):
-                rows = self._opened.rows(file, group)
+            for group in self._files_open.groups(file):
+                rows = self._files_open.rows(file, group)
                 if file.kind != "log":
                     self._group(file, group.first, group.last, rows)
                 self._revisions(file, rows.table["revision"])
@@ -154,8 +156,8 @@ class _Verifying:
     def _marks(self) -> Iterator[tuple[int, int, int, bytes]]:
         names = ("revision", "timestamp", "ordinal", "stamp")
         for file in self._manifest.of_kind("log"):
-            for group in self._opened.groups(file):
-                table = self._opened.rows(file, group).table
+            for group in self._files_open.groups(file):
+                table = self._files_open.rows(file, group).table
                 yield from zip(*(table[name].to_pylist() for name in names), strict=True)
 
     # --- states ---
@@ -169,10 +171,10 @@ class _Verifying:
             self._ordinals(delta)
         for high in sorted({*bases, self._manifest.high} - {low}):
             span = [delta for delta in deltas if low < delta.high <= high]
-            if self._span(low, span, high):
+            if self._agrees(low, span, high):
                 low = high  # else the next span begins where this one did
 
-    def _span(self, low: int, deltas: list[File], high: int) -> bool:
+    def _agrees(self, low: int, deltas: list[File], high: int) -> bool:
         """Check what changed from one base to the next, a range of keys after the other.
 
         Return whether the latter, if there is one, is what the changes give.
@@ -180,18 +182,22 @@ class _Verifying:
         parts, next_parts = self._base(low), self._base(high)
         files = [*parts, *deltas, *next_parts]
         is_base = True
-        for start, end, _ in chunks(self._opened, files, FIRST_KEY, ALL_KEYS_END, PIECE_ROWS):
-            found = _living([r for part in parts for r in self._opened.within(part, start, end)])
+        for start, end, _ in chunks(self._files_open, files, FIRST_KEY, ALL_KEYS_END, PIECE_ROWS):
+            found = _living(
+                [r for part in parts for r in self._files_open.within(part, start, end)]
+            )
             for delta in deltas:
                 rows = [
                     each._replace(table=each.table.select(STATE))
-                    for each in self._opened.within(delta, start, end)
+                    for each in self._files_open.within(delta, start, end)
                 ]
                 if rows and delta.path not in self._wrong_versions:
                     self._versions(delta, found, rows)
                 found = latest([found, *rows]) if rows else found
             if next_parts:
-                wanted = [r for part in next_parts for r in self._opened.within(part, start, end)]
+                wanted = [
+                    r for part in next_parts for r in self._files_open.within(part, start, end)
+                ]
                 is_base = is_base and _same(merged([], [found]), joined(wanted))
         if not is_base:
             self._wrong(f"the base at revision {high} is not what the changes give")
@@ -222,7 +228,7 @@ class _Verifying:
 
     def _columns(self, file: File, names: list[str]) -> Any:
         """Return columns of a file as a table."""
-        return pa.table({name: self._opened.column(file, name) for name in names})
+        return pa.table({name: self._files_open.column(file, name) for name in names})
 
     def _ordinals(self, delta: File) -> None:
         """Check that the changes of each revision in a space are numbered in the order of keys."""

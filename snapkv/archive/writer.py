@@ -74,7 +74,7 @@ class ArchiveWriter:
         self.files, self.source = files, source
         self.layout = Layout(source.name)
         self.keys = Keys(self.layout)
-        self._opened = OpenFiles(files, self.keys)
+        self._files_open = OpenFiles(files, self.keys)
         self._began: float | None = None  # when the first file that is not published was written
         self._tried: Manifest | None = None  # whether it is published is not known
         self._published: dict[int, Manifest] = {}  # as `clean` saw them
@@ -130,7 +130,9 @@ class ArchiveWriter:
         """Return the newest commit in the archive, as a version of the timestamp key."""
         assert self.manifest is not None
         with self._reading():
-            found = CommitLog(self._opened, self.layout.ts).at(self.manifest, self.manifest.high)
+            found = CommitLog(self._files_open, self.layout.ts).at(
+                self.manifest, self.manifest.high
+            )
         if found is None:
             raise ArchiveError(f"the archive in {self.files.url} has no commits")
         return found
@@ -194,7 +196,7 @@ class ArchiveWriter:
     def _kept(self, before: int) -> bool:
         manifest = self.manifest
         assert manifest is not None
-        marks = CommitLog(self._opened, self.layout.ts)
+        marks = CommitLog(self._files_open, self.layout.ts)
         old = []
         for delta in manifest.of_kind("delta"):
             mark = marks.at(manifest, delta.high)
@@ -222,7 +224,7 @@ class ArchiveWriter:
         """Write the state at the end of a delta as a base; return its files."""
         assert self.manifest is not None
         found = state(
-            self._opened, self.manifest, FIRST_KEY, ALL_KEYS_END, high, columns=BASE.names
+            self._files_open, self.manifest, FIRST_KEY, ALL_KEYS_END, high, columns=BASE.names
         )
         return self._base_parts(high, ((part.table, part.stored.to_pylist()) for part in found))
 
@@ -243,16 +245,18 @@ class ArchiveWriter:
         assert self.manifest is not None
         low, high = small[0].low, small[-1].high
         made = self._encoding("delta", low, high)
-        for start, end, _ in chunks(self._opened, list(small), FIRST_KEY, ALL_KEYS_END, CHUNK_ROWS):
-            parts = [rows for file in small for rows in self._opened.within(file, start, end)]
+        for start, end, _ in chunks(
+            self._files_open, list(small), FIRST_KEY, ALL_KEYS_END, CHUNK_ROWS
+        ):
+            parts = [rows for file in small for rows in self._files_open.within(file, start, end)]
             rows = by_key(joined(parts))
             made.add(rows.table, rows.stored.to_pylist())
         merged = self._put(made, low, high)
         logs = [log for log in self.manifest.of_kind("log") if low <= log.low and log.high <= high]
         tables = [
-            with_meta(self._opened.rows(log, group).table)
+            with_meta(self._files_open.rows(log, group).table)
             for log in logs
-            for group in self._opened.groups(log)
+            for group in self._files_open.groups(log)
         ]
         table = pa.concat_tables(tables)
         log = self._table_file("log", low, high, table, _revision_keys(table))

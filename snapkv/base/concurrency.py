@@ -4,7 +4,7 @@ The code of a store is written for threads. `snapkv.aio` runs the same code in a
 call in a greenlet of its own. There, a thread that waits would stop the whole loop. So whatever
 waits is made by `here()`: `ThreadRuntime` in a thread, a `LoopRuntime` in an asyncio loop.
 
-    self._turn = here().lock()
+    self._lock = here().lock()
 
 A lock that is never held while its holder waits needs none of this: use `threading.Lock`.
 """

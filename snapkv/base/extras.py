@@ -9,7 +9,7 @@ from snapkv.errors import MissingExtraError
 
 
 @contextmanager
-def extra(name: str, purpose: str) -> Iterator[None]:
+def requires_extra(name: str, purpose: str) -> Iterator[None]:
     """Name the extra that installs what the imports of the block lack.
 
     Blocks may be nested: the innermost one names the extra. Raises `MissingExtraError` when a

@@ -27,9 +27,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from snapkv.base.concurrency import runtime
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("aio", "asyncio on etcd"):
+with requires_extra("aio", "asyncio on etcd"):
     from greenlet import getcurrent, greenlet
 
 P = ParamSpec("P")

@@ -249,10 +249,10 @@ def width_of(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
-def cut(text: str, width: int) -> tuple[str, str]:
+def split_at_width(text: str, width: int) -> tuple[str, str]:
     """Split an escaped text so that the first piece fills at most `width` columns.
 
-    >>> cut("日本語", 5)
+    >>> split_at_width("日本語", 5)
     ('日本', '語')
     """
     if text.isascii():

@@ -81,7 +81,7 @@ def _lag_s(options: StoreOptions, files: Files, resolved: int) -> float:
     from snapkv.archive.engine import ArchiveEngine
     from snapkv.archive.live_and_archive import JoinedEngine
 
-    with options.opened() as store:
+    with options.open_store() as store:
         reader = store.reader
         created = reader.timeline.tracker.creation.revision
         joined = JoinedEngine(reader.engine, ArchiveEngine(files))

@@ -15,7 +15,7 @@ from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted
-from snapkv.cli.moments import moment, settled, settled_span, since
+from snapkv.cli.moments import moment, settled, settled_range, since
 from snapkv.cli.record_output import COMMIT_HEADINGS, Output, who_and_why
 from snapkv.cli.store_options import (
     CountOption,
@@ -160,7 +160,7 @@ def log(
     renderer, read = Renderer(rendering), which.read(rendering)
     after, up_to = since(which.since_), moment(which.until)
     with options.long_output() as out, options.readable() as kv:
-        span = settled_span(kv, which.since_, after, up_to)
+        span = settled_range(kv, which.since_, after, up_to)
         found = logged(kv, *span, keys=keys or (), **read)
         write_log(out, renderer, found, which, partial(differences_of, kv))
 
@@ -251,7 +251,7 @@ def show(
     """
     when, renderer = moment(time), Renderer(rendering)
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
-        start, end = kv.keyspace.range_of(prefix or kv.keyspace.whole)
+        start, end = kv.keyspace.range_of(prefix or kv.keyspace.default_prefix)
         older = logged(kv, until=settled(kv, when), wanted=1, details=True)
         found = _in_force(kv, when, older)
         if isinstance(kv, Observed) and revision_of(when) is None:

@@ -117,13 +117,13 @@ def _importing(options: StoreOptions, tried: Tried, dry_run: bool) -> Iterator[S
     """
     with ExitStack() as held:
         try:
-            kv = held.enter_context(options.opened())
+            kv = held.enter_context(options.open_store())
         except StoreNotFoundError:
             if dry_run:
                 raise
             with warnings_shown(), open_store("memory:") as nothing:
                 _run_shown(lambda _: tried(nothing, None, True), dry_run=True)
-            kv = held.enter_context(options.opened(create=True))
+            kv = held.enter_context(options.open_store(create=True))
         yield kv
 
 

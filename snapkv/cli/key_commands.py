@@ -24,7 +24,7 @@ from snapkv.cli.formats import (
     tree_json,
     version_json,
 )
-from snapkv.cli.moments import moment, settled, settled_span, since, up_to
+from snapkv.cli.moments import moment, settled, settled_range, since, up_to
 from snapkv.cli.record_output import Output, who_and_why
 from snapkv.cli.store_options import (
     ONE_SLOT,
@@ -172,7 +172,7 @@ def history(
     """
     after, before_end, renderer = since(since_), moment(until), Renderer(rendering)
     with options.long_output() as out, options.readable() as kv:
-        within = _span(kv, *settled_span(kv, since_, after, before_end))
+        within = _is_between(kv, *settled_range(kv, since_, after, before_end))
         view, name = with_long_keys(kv, key)
         found = (("", version) for version in view.history(name))
         write_versions(out, renderer, key, found, within, count, oldest_first)
@@ -210,7 +210,7 @@ def write_versions(
     renderer.report_ignored("version")
 
 
-def _span(
+def _is_between(
     kv: SnapshotKV | Observed[str], since: When | None, until: When | None
 ) -> Callable[[Version], bool]:
     """Return whether a version is after `since` and up to `until`; raise if that was compacted.

@@ -83,7 +83,7 @@ def up_to(store: SnapshotKV | Observed[str], when: When) -> Callable[[Version], 
     return lambda version: version.ts is None or version.ts <= timestamp
 
 
-def settled_span(
+def settled_range(
     store: SnapshotKV | Observed[str], since_: str | None, after: When | None, until: When | None
 ) -> tuple[When | None, When | None]:
     """Return the ends of a span of time, as `settled`; `--since now` is the newest commit."""

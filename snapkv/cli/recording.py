@@ -71,7 +71,7 @@ def record(
         settings["hooks"] = stack.enter_context(metrics_served(metrics))
         recorder = recorder_of(options.url, into=into, report=shows, **settings)
         if forget:
-            with options.opened() as store:
+            with options.open_store() as store:
                 store.forget_recording(recorder.options.place)
             return
         with warnings_shown():

@@ -213,7 +213,7 @@ class StoreOptions:
             yield output
 
     @contextmanager
-    def opened(
+    def open_store(
         self, *, create: bool = False, silent: bool = False, hooks: Hooks | None = None
     ) -> Iterator[SnapshotKV]:
         """Open the store, and close it in the end.

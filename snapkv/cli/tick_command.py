@@ -79,7 +79,7 @@ def tick(
         if count is not None or metrics is not None:
             option = "--count" if metrics is None else "--metrics"
             raise CommandError(f"{option} needs --every")
-        with options.opened(create=True) as kv:
+        with options.open_store(create=True) as kv:
             commit = kv.tick()
         if not quiet:
             out.committed(commit)
@@ -89,7 +89,7 @@ def tick(
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
 
         def connect() -> SnapshotKV:
-            return stack.enter_context(options.opened(create=True, silent=True, hooks=hooks))
+            return stack.enter_context(options.open_store(create=True, silent=True, hooks=hooks))
 
         def on_tick(ticker: RegularTicker, commit: Commit) -> None:
             if options.structured and not quiet:

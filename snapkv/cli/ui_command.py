@@ -82,9 +82,9 @@ def ui(
     login = login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
     opened: AbstractContextManager[pages.Site | pages.FleetSite]
     if file is None:
-        opened = opened_site(options, rendering, allow_restore)
+        opened = open_site(options, rendering, allow_restore)
     else:
-        opened = opened_fleet(file, members, options, rendering, allow_restore)
+        opened = open_fleet_site(file, members, options, rendering, allow_restore)
     logging.basicConfig(format="snapkv: %(message)s", level=logging.WARNING)
     with opened as site:
         server = ui.ui_server(
@@ -142,7 +142,7 @@ def shown_values(rendering: RenderingOptions) -> tuple[pages.Rendering, pages.Re
 
 
 @contextmanager
-def opened_site(
+def open_site(
     options: StoreOptions, rendering: RenderingOptions, allow_restore: bool
 ) -> Iterator[pages.Site]:
     """Open a store, an archive or observed keys; yield their site."""
@@ -160,7 +160,7 @@ def opened_site(
 
 
 @contextmanager
-def opened_fleet(
+def open_fleet_site(
     file: Path,
     members: str | None,
     options: StoreOptions,
@@ -173,7 +173,7 @@ def opened_fleet(
     shown, redaction = shown_values(rendering)
     chosen = FleetOptions(str(file), members, timeout=options.timeout)
     with (
-        chosen.opened() as opened,
+        chosen.open_members() as opened,
         closing(ui.FleetSite(opened.fleet, file.stem, ("--fleet", str(file)), members)) as site,
     ):
         if allow_restore and not site.stores:

@@ -65,7 +65,7 @@ def compact(
     limit, out = start(before), options.output
     if limit is None:
         raise CommandError("compact takes a time; the newest minute is always kept")
-    with options.opened() as kv:
+    with options.open_store() as kv:
         shown = time_text(kv.timestamp_of(limit))
         confirm(f"Forget all history in {options.store} before {shown}?", yes=yes)
         with working("compacting"):
@@ -94,7 +94,7 @@ def dump(
         raise CommandError("the standard output is closed, and the dump would be lost: name a file")
     if streamed and sys.stdout.isatty():
         raise CommandError("a dump is not for terminals: name a file, or redirect the output")
-    with sigterm_as_interrupt(), options.opened() as kv:
+    with sigterm_as_interrupt(), options.open_store() as kv:
         moment_of = kv.at(settled(kv, when)).timestamp
         with counting("dumping", "key") as progress:
             target = sys.stdout.buffer if streamed else file
@@ -119,7 +119,7 @@ def backup(
     The directory appears when it is complete. Other engines: see dump.
     """
     permissions = file_mode(mode)
-    with sigterm_as_interrupt(), options.opened() as kv, working("copying"):
+    with sigterm_as_interrupt(), options.open_store() as kv, working("copying"):
         kv.backup(path, mode=FILE_MODE if permissions is None else permissions)
     options.output.record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
 
@@ -169,10 +169,10 @@ def _loading(options: StoreOptions, file: BinaryIO) -> Iterator[tuple[SnapshotKV
     """
     with ExitStack() as held:
         try:
-            kv = held.enter_context(options.opened())
+            kv = held.enter_context(options.open_store())
         except StoreNotFoundError:
             file = verified(file, COMMIT_BYTES_MAX)
-            kv = held.enter_context(options.opened(create=True))
+            kv = held.enter_context(options.open_store(create=True))
         yield kv, file
 
 
@@ -180,7 +180,7 @@ def _loading(options: StoreOptions, file: BinaryIO) -> Iterator[tuple[SnapshotKV
 def check(options: StoreOptions) -> None:
     """Check every invariant of what is stored; print what is broken."""
     out = options.output
-    with options.opened() as kv, counting("checking", "commit") as progress:
+    with options.open_store() as kv, counting("checking", "commit") as progress:
         report = kv.check(progress=progress)
     problems = list(report.problems)
     if options.structured:
@@ -253,7 +253,7 @@ def health(
     """
     age_s_max = None if max_age is None else duration_ms(max_age) / 1_000
     options = replace(options, timeout=options.timeout or TIMEOUT)
-    with options.opened(silent=True) as store:
+    with options.open_store(silent=True) as store:
         found = store.health(timeout=seconds(options.timeout) or 0.0)
     options.output.facts(health_json(found), _health_rows(found, raw=options.raw))
     if not found.answers:

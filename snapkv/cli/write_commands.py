@@ -53,7 +53,7 @@ def put(
     puts, meta = _pairs(words, file), options.facts
     guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
     guards += _at_revision(list(puts), if_revision)
-    with options.opened(create=True) as kv:
+    with options.open_store(create=True) as kv:
         commit = kv.commit(puts=puts, guards=guards, note=options.note, meta=meta)
     options.output.committed(commit)
 
@@ -128,7 +128,7 @@ def rm(
     if bool(keys) == (prefix is not None):
         raise CommandError("rm takes either keys or --prefix")
     guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
-    with options.opened() as kv:
+    with options.open_store() as kv:
         if not force:
             _check_there(kv.at(), keys, prefix)
         if prefix is not None:
@@ -183,7 +183,7 @@ def restore(
     """
     target, out, meta = moment(when), options.output, options.facts
     renderer = Renderer(rendering, brief=True)
-    with options.opened() as kv:
+    with options.open_store() as kv:
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)
         if dry_run:
@@ -259,7 +259,7 @@ def resolve(
     ends with code 1.
     """
     out = options.output
-    with options.opened() as kv:
+    with options.open_store() as kv:
         commit = kv.resolve(timestamp, _nonce(nonce))
     if commit is not None:
         out.committed(commit)

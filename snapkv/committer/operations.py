@@ -132,10 +132,10 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def cut(intervals: Sequence[Interval], keys: Sequence[bytes]) -> list[Interval]:
+def without_keys(intervals: Sequence[Interval], keys: Sequence[bytes]) -> list[Interval]:
     r"""Return merged `intervals` without the sorted `keys`; O(n + m log m).
 
-    >>> cut([(b"a/", b"a0")], [b"a/new"])
+    >>> without_keys([(b"a/", b"a0")], [b"a/new"])
     [(b'a/', b'a/new'), (b'a/new\x00', b'a0')]
     """
     left: list[Interval] = []
@@ -303,7 +303,7 @@ def compile_operations(ops: Ops, layout: Layout, writer: str = "") -> Operations
             raise InvalidTypeError(f"a space needs SpaceOps, not {type(space_ops).__name__}")
         _add(layout.space(name), space_ops, layout, puts, removed, checks)
     if removed:
-        removed = cut(merge(removed), sorted(puts))
+        removed = without_keys(merge(removed), sorted(puts))
     return Operations(puts, removed, tuple(checks), ops.note, writer, meta)
 
 

@@ -131,7 +131,7 @@ def import_prefix(
         check_writer(writer)
     said = Ops(note=why, writer=writer, meta=None if meta is None else checked_meta(meta))
     with ExitStack() as at_end:
-        source = _opened_source(source_url, source_options, start, names, at_end)
+        source = _open_source(source_url, source_options, start, names, at_end)
         if not source.keys:
             raise KeyNotFoundError(prefix, reason=_nothing_found(prefix, source.left_out))
         target = under + ("" if strip else prefix)
@@ -262,7 +262,7 @@ def _nothing_found(prefix: str, left_out: int) -> str:
     return f"prefix {prefix!r} holds only {keys} of snapkv stores; there is nothing to import"
 
 
-def _opened_source(
+def _open_source(
     url: str,
     options: Mapping[str, Any] | None,
     start: bytes,

@@ -16,7 +16,7 @@ from snapkv.clock import HybridClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
 from snapkv.copying.record_options import RecordOptions, RecordStatus, Report
-from snapkv.copying.sources import PrefixSource, Recorded, StepFollower, StoreSource
+from snapkv.copying.sources import PrefixSource, Recorded, SourceFollower, StoreSource
 from snapkv.copying.store_target import StoreTarget
 from snapkv.copying.targets import RecordTarget, gap_note
 from snapkv.engine.contract import Compare, Engine, KeyValue, Put, Range, Txn
@@ -268,7 +268,7 @@ class Recording:
 
     # --- beginning ---
 
-    def _resume(self) -> tuple[KeyValue, StepFollower]:
+    def _resume(self) -> tuple[KeyValue, SourceFollower]:
         """Follow from the last durable mark, or from the one that ends a gap; return both."""
         for left in reversed(range(RESUME_TRIES)):
             try:
@@ -331,7 +331,7 @@ def open_recording(
     """
     _refuse_own_keys(options)
     into, guard = None, None
-    read = _source_opened(options, stack)
+    read = _open_source(options, stack)
     if options.is_store:
         into = open_store(options.into, name=options.into_name, **options.into_options)
         stack.enter_context(into)
@@ -372,7 +372,7 @@ def guard_of(core: StoreWriter, held: Held) -> Compare:
     return Compare(core.layout.live.encode(held.key), Compared.CREATE, "=", held.revision)
 
 
-def _source_opened(options: RecordOptions, stack: ExitStack) -> SnapshotKV | Engine:
+def _open_source(options: RecordOptions, stack: ExitStack) -> SnapshotKV | Engine:
     """Open the source and read from it, before a target is made that would stay empty."""
     if options.observe is None:
         store: SnapshotKV = open_store(

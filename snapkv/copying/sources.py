@@ -39,7 +39,7 @@ class SourceCommit(NamedTuple):
     events: tuple[KeyEvent, ...]
 
 
-class StepFollower(ABC):
+class SourceFollower(ABC):
     """The steps of a source from some mark on; no revision up to `reached` is still to come."""
 
     def __init__(self, watcher: ContinuousWatcher | Watcher, reached: int) -> None:
@@ -145,7 +145,7 @@ class StoreSource:
         return stored.startswith((self.layout.data.prefix, self.layout.spaces))
 
 
-class StoreFollower(StepFollower):
+class StoreFollower(SourceFollower):
     """The commits of a store; changes by other programs belong to the next commit."""
 
     def __init__(self, source: StoreSource, watcher: ContinuousWatcher, reached: int) -> None:
@@ -261,7 +261,7 @@ class PrefixSource:
         return kv._replace(key=self.layout.data.prefix + kv.key, lease=0)
 
 
-class PrefixFollower(StepFollower):
+class PrefixFollower(SourceFollower):
     """The revisions that changed a prefix, each with the time at which it was seen."""
 
     _watcher: Watcher

@@ -64,7 +64,7 @@ RETRY_S = 0.1
 PART_BYTES = 4 << 20
 PART_OPS = 20_000
 """A state is written in parts of about so much, or of what the engine takes."""
-GROUP_STEPS = 256  # etcd waits for the disk at each, so there it is 1
+GROUP_COMMITS_MAX = 256  # etcd waits for the disk at each, so there it is 1
 GROUP_S = 0.05
 """The most steps in one durable write, and the longest that a step waits for it, in seconds."""
 FIXED_OPS = 3
@@ -123,7 +123,7 @@ class StoreCommits:
         )
         self._source_key = source_key(core.layout.ts)
         self.source: SourceId | None = None
-        self._group_steps = 1 if core.engine.remote else GROUP_STEPS
+        self._group_commits = 1 if core.engine.remote else GROUP_COMMITS_MAX
         self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)
         self.head, self.part = self._read_head()
         self._gathered: list[_Commit] = []
@@ -143,7 +143,7 @@ class StoreCommits:
     def add(self, stamp: StampRecord, ops: Writes) -> None:
         """Take a commit, which is made when no more come, or the group is full."""
         self._gather(stamp, ops)
-        full = len(self._gathered) >= self._group_steps or self.pending >= self._group_bytes
+        full = len(self._gathered) >= self._group_commits or self.pending >= self._group_bytes
         if full or self.settle_in() <= 0.0:
             self.settle()
 

@@ -511,7 +511,7 @@ def answer(wanted: Range, kvs: list[KeyValue]) -> RangeResult:
 
 # --- leases ---
 
-_STALE_TURNS_MIN = 64
+_STALE_DUE_MIN = 64
 WAIT_SECONDS_MAX = 3_600.0
 
 
@@ -542,7 +542,7 @@ class LeaseTable:
     def __init__(self) -> None:
         self.next_due_ns = 0
         self._held: dict[int, _Held] = {}
-        self._turns: list[tuple[int, int]] = []  # (due at that time or later, id)
+        self._due: list[tuple[int, int]] = []  # (due at that time or later, id)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -554,7 +554,7 @@ class LeaseTable:
         """Return a new lease; O(log leases). Raises as `ttl_ns_of`."""
         held, lease = _Held(ttl_s), new_id(self._held.__contains__)
         self._held[lease] = held
-        heapq.heappush(self._turns, (held.due_ns, lease))
+        heapq.heappush(self._due, (held.due_ns, lease))
         self._update_next_due()
         return Lease(lease, held.ttl_s)
 
@@ -569,13 +569,13 @@ class LeaseTable:
     def due(self) -> Iterator[int]:
         """Yield the leases whose time is over; the caller ends each before the next."""
         now = uptime_ns()
-        while self._turns and self._turns[0][0] <= now:
-            _, lease = self._turns[0]
+        while self._due and self._due[0][0] <= now:
+            _, lease = self._due[0]
             held = self._held.get(lease)
             if held is None:
-                heapq.heappop(self._turns)
+                heapq.heappop(self._due)
             elif held.due_ns > now:
-                heapq.heapreplace(self._turns, (held.due_ns, lease))
+                heapq.heapreplace(self._due, (held.due_ns, lease))
             else:
                 yield lease
         self._update_next_due()
@@ -589,9 +589,9 @@ class LeaseTable:
         """Delete a lease, which has no keys any more."""
         held = self._held.pop(lease, None)
         assert not (held and held.keys)
-        if len(self._turns) > 2 * len(self._held) + _STALE_TURNS_MIN:
-            self._turns = [(each.due_ns, id_) for id_, each in self._held.items()]
-            heapq.heapify(self._turns)
+        if len(self._due) > 2 * len(self._held) + _STALE_DUE_MIN:
+            self._due = [(each.due_ns, id_) for id_, each in self._held.items()]
+            heapq.heapify(self._due)
         self._update_next_due()
 
     def moved(self, key: bytes, before: int, after: int) -> None:
@@ -603,10 +603,10 @@ class LeaseTable:
 
     def _update_next_due(self) -> None:
         if self._held:
-            self.next_due_ns = self._turns[0][0]
+            self.next_due_ns = self._due[0][0]
         else:
             self.next_due_ns = 0
-            self._turns.clear()
+            self._due.clear()
 
     def problems(self, newest: Iterable[KeyValue]) -> Iterator[str]:
         """Yield broken rules, given the newest version of every key that exists."""
@@ -615,10 +615,10 @@ class LeaseTable:
         # a leased key is listed by a lease that is alive, and no other is
         for lease, key in sorted(leased ^ listed):
             yield f"only one of {key!r} and lease {lease:x} names the other"
-        # every lease has its turn, not after its due time
-        turns = {id_: due for due, id_ in self._turns}
+        # the queue has every lease, not after its due time
+        due_of = {id_: due for due, id_ in self._due}
         for id_, held in self._held.items():
-            if turns.get(id_, held.due_ns + 1) > held.due_ns:
+            if due_of.get(id_, held.due_ns + 1) > held.due_ns:
                 yield f"lease {id_:x} has no turn at its due time"
 
 

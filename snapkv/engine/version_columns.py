@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 from snapkv.engine.contract import ChangeColumns, Columns, KeyEvent
 
-with extra("arrow", "tables"):
+with requires_extra("arrow", "tables"):
     import pyarrow as pa
 
 BYTES_MAX = 1 << 30

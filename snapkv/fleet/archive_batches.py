@@ -63,9 +63,9 @@ def _batches(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
     batch: list[Pair] = []
     size = 0
     for pair in pairs:
-        whole = _whole(pair)
+        shared = _shared_archive(pair)
         batch.append(pair)
-        size += 0 if whole is None else whole.size
+        size += 0 if shared is None else shared.size
         if len(batch) == most or size >= FILES_BYTES:
             yield batch
             batch, size = [], 0
@@ -97,22 +97,22 @@ def _merged(batch: Sequence[Pair], merge: Merge[Found]) -> list[Some[Found]]:
 
 def _read(pair: Pair) -> ArchiveRows | None:
     """Return the rows of an archive; None if the member has to be opened."""
-    whole = _whole(pair)
-    if whole is None:
+    shared = _shared_archive(pair)
+    if shared is None:
         return None
     low, high = sorted(pin.timestamp for pin in pair)
     try:
-        return whole.read(low, high)
+        return shared.read(low, high)
     except FileMissingError:  # merged into another one meanwhile: an open archive looks again
         return None
     except SnapKVError as e:
         raise named(e, pair[0].connection.name)  # noqa: B904
 
 
-def _whole(pair: Pair) -> SmallArchive | None:
+def _shared_archive(pair: Pair) -> SmallArchive | None:
     """Return the archive that both moments show; None if there is none, or another manifest."""
     a, b = pair
-    return a.whole if a.whole is b.whole else None
+    return a.small_archive if a.small_archive is b.small_archive else None
 
 
 # --- moments as Arrow tables; needs pyarrow ---
@@ -137,7 +137,7 @@ def fleet_table(pins: Iterable[Pin], prefix: str | None) -> Table:
         found = rows.select(COLUMNS).rename_columns(SNAPSHOT.names).cast(SNAPSHOT)
         return found.add_column(0, member, names.take(rows["archive"]))
 
-    def opened(pin: Pin) -> Table:
+    def open_table(pin: Pin) -> Table:
         name, snapshot = pin.connection.name, pin.snapshot()
         if snapshot is None:
             return SNAPSHOT.empty_table()
@@ -151,7 +151,7 @@ def fleet_table(pins: Iterable[Pin], prefix: str | None) -> Table:
             parts.append(table)
             continue
         for pin, _ in some:
-            rows = opened(pin)
+            rows = open_table(pin)
             names = pa.repeat(pa.scalar(pin.connection.name), rows.num_rows)
             parts.append(rows.add_column(0, member, names))
     return pa.concat_tables(parts)

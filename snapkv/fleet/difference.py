@@ -81,9 +81,9 @@ class FleetDiff:
                 yield from found
                 continue
             for a, b in some:
-                yield from self._opened(b.connection.name, a, b)
+                yield from self._compare_snapshots(b.connection.name, a, b)
 
-    def _opened(self, name: str, a: Pin, b: Pin) -> Iterator[FleetDifference]:
+    def _compare_snapshots(self, name: str, a: Pin, b: Pin) -> Iterator[FleetDifference]:
         """Yield the differences of a member by its snapshots; errors name it."""
         before, after = a.snapshot(), b.snapshot()
         if before is None or after is None:  # an archive that had no commit then
@@ -115,6 +115,6 @@ def _differences(
 
 def _unseen(pin: Pin) -> str | None:
     """Return why nothing of a member is seen, None if something is, or if it is absent."""
-    if pin.whole is not None or pin.state == "absent" or pin.moment is not None:
+    if pin.small_archive is not None or pin.state == "absent" or pin.moment is not None:
         return None
     return pin.seen.error or pin.state

@@ -315,7 +315,7 @@ class Fleet(Closing):
                 raise InvalidTypeError("give (member, key) alone, or a key and members")
             members, key = [one_of(self._members.by_name, key[0])], key[1]
         names = chosen(self.members, members)
-        span = self._span(since, until, names, behind)
+        span = self._history_span(since, until, names, behind)
         return merged_logs.versions(self._members, span, key)
 
     def commits(
@@ -334,10 +334,10 @@ class Fleet(Closing):
         """
         self._members.check_open()
         names = chosen(self.members, members)
-        span = self._span(since, until, names, behind)
+        span = self._history_span(since, until, names, behind)
         return merged_logs.commits(self._members, span)
 
-    def _span(
+    def _history_span(
         self, since: When | None, until: When | None, names: list[str], behind: Behind
     ) -> HistorySpan:
         check_behind(behind)

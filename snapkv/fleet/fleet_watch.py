@@ -208,7 +208,7 @@ class MemberFollower:
         """Watch from where this follower is; raise if that is of another history now."""
         ends = TIMESTAMP_MAX
         try:
-            watch = self._connection.ask(self._opened)
+            watch = self._connection.ask(self._open_watch)
         except CompactedError as e:
             watch, ends = self._connection.archived_watch(self._prefix, self.progress, e)
         with self._changed:
@@ -219,7 +219,7 @@ class MemberFollower:
         if self._closed:
             watch.close()
 
-    def _opened(self, reads: Keys) -> Any:
+    def _open_watch(self, reads: Keys) -> Any:
         timeline, place = reads.reader.timeline, self._place
         self._head = timeline.head().timestamp
         if place is not None:

@@ -101,7 +101,7 @@ class MemberLink:
         self._epoch = self._created = 0  # of the history that the open store had at first
         self._reads: Keys | None = member.opened
         self._tracker: Tracker | None = None  # of a store whose times are plain: a hot path
-        self._whole: SmallArchive | None = None  # of an archive alone that is not opened
+        self._small_archive: SmallArchive | None = None  # of an archive alone that is not opened
         self._reached = 0  # the number of its newest manifest
         self._early = TIMESTAMP_MAX  # a time at which it had a commit
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both

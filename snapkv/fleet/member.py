@@ -82,7 +82,7 @@ def member_of(name: str, given: object, now_ms: int) -> Member:
     try:
         check_name(name)
         if isinstance(given, SnapshotKV | Observed):
-            return _opened(name, given)
+            return _of_open_store(name, given)
         if isinstance(given, str):
             given = {"url": given}
         if not isinstance(given, Mapping):
@@ -104,13 +104,13 @@ def check_name(name: object) -> None:
         )
 
 
-def _opened(name: str, store: SnapshotKV | Observed[str]) -> Member:
+def _of_open_store(name: str, store: SnapshotKV | Observed[str]) -> Member:
     core = store.reader
     prefix = None
     if isinstance(store, Observed):
         if not store.keyspace.text:
             raise InvalidTypeError("a fleet has text keys: observe the prefix as a str, not bytes")
-        prefix = store.keyspace.whole
+        prefix = store.keyspace.default_prefix
     else:
         store = store.raw
     return Member(name, core.url, core.layout.name, prefix, opened=store)

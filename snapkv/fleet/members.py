@@ -169,7 +169,7 @@ class Members:
             known = [m for m in members if not isinstance(found.get(m.name), SnapKVError)]
             members = known or members
         while True:
-            newest = newest_final([_span(each, found) for each in members], of)
+            newest = newest_final([_final_span(each, found) for each in members], of)
             asked = [each.name for each in members if each.name not in found and each.has(newest)]
             if not asked:
                 break
@@ -181,7 +181,7 @@ class Members:
 
     def newest(self, of: Policy, final: Mapping[str, int | SnapKVError]) -> int:
         """Return `resolved` from what `final_up_to` has found; 0 if that is unknown."""
-        return newest_final([_span(self.by_name[name].member, final) for name in final], of)
+        return newest_final([_final_span(self.by_name[name].member, final) for name in final], of)
 
 
 def _final_or_error(connection: OpenMember) -> int | SnapKVError:
@@ -206,7 +206,7 @@ def _reached(group: Sequence[OpenMember]) -> dict[str, int | SnapKVError]:
     }
 
 
-def _span(member: Member, found: Mapping[str, int | SnapKVError]) -> FinalSpan:
+def _final_span(member: Member, found: Mapping[str, int | SnapKVError]) -> FinalSpan:
     """Return what is known of a member; one that was not asked has left."""
     final = found.get(member.name, member.left)
     return FinalSpan(0 if isinstance(final, SnapKVError) else final, member.joined, member.left)

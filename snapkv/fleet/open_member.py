@@ -270,10 +270,10 @@ class OpenMember(MemberLink):
             return None
         return Pin(self, "live", self._reads, None, None, timestamp, revision)
 
-    def _pin_whole(self, timestamp: int) -> Pin | None:
+    def _pin_small_archive(self, timestamp: int) -> Pin | None:
         """Return a closed archive at a time that it has, if it may be read as a whole."""
-        whole, number = self._whole, self._reached
-        if whole is None or whole.manifest.number < number or whole.manifest.resolved < timestamp:
+        small, number = self._small_archive, self._reached
+        if small is None or small.manifest.number < number or small.manifest.resolved < timestamp:
             from snapkv.archive import open_files  # these need pyarrow
             from snapkv.archive.manifest import newest as newest_of
             from snapkv.archive.manifest import numbered
@@ -289,23 +289,23 @@ class OpenMember(MemberLink):
             self._identify(manifest.source.id)
             from snapkv.archive.small_archives import SmallArchive  # it needs pyarrow
 
-            self._whole = whole = SmallArchive(files, manifest)
-        self._know(whole.manifest.resolved)
-        if timestamp > whole.manifest.resolved or not whole.is_small:
+            self._small_archive = small = SmallArchive(files, manifest)
+        self._know(small.manifest.resolved)
+        if timestamp > small.manifest.resolved or not small.is_small:
             return None
-        if (why := whole.manifest.missing(timestamp)) is not None:
+        if (why := small.manifest.missing(timestamp)) is not None:
             return self.missing(why)
-        if timestamp < self._early and timestamp < whole.began:
+        if timestamp < self._early and timestamp < small.began:
             return Pin(self, "absent", seen=ABSENT)
         return Pin(
             self,
             "archive",
             timestamp=timestamp,
-            whole=whole,
-            opened=lambda: self.pin(timestamp, whole=False, of_token=True),
+            small_archive=small,
+            open_pin=lambda: self.pin(timestamp, may_stay_closed=False, of_token=True),
         )
 
-    def pin(self, timestamp: int, *, whole: bool = True, of_token: bool = False) -> Pin:
+    def pin(self, timestamp: int, *, may_stay_closed: bool = True, of_token: bool = False) -> Pin:
         """Return the member at a moment; costs as `at` of a store. Errors name the member.
 
         What no engine and no archive answers is "missing"; what is compacted, too. A commit that a
@@ -314,10 +314,10 @@ class OpenMember(MemberLink):
         if not of_token and not self.member.has(timestamp):
             return Pin(self, "absent", seen=ABSENT)
         try:
-            if whole and self.member.is_archive and self._reads is None:
+            if may_stay_closed and self.member.is_archive and self._reads is None:
                 self._check_away()
                 with within(self.timeout):
-                    if (found := self._pin_whole(timestamp)) is not None:
+                    if (found := self._pin_small_archive(timestamp)) is not None:
                         return found
             if self._away is None and (reads := self._reads) is not None:
                 with within(self.timeout if self.waits else None):

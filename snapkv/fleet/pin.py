@@ -145,12 +145,12 @@ class Pin:
         "_moment",
         "_seen",
         "connection",
-        "opened",
+        "open_pin",
         "reads",
         "revision",
+        "small_archive",
         "state",
         "timestamp",
-        "whole",
     )
 
     def __init__(
@@ -162,21 +162,21 @@ class Pin:
         seen: Seen | None = None,
         timestamp: int = 0,
         revision: int = 0,
-        whole: SmallArchive | None = None,
-        opened: Callable[[], Pin] | None = None,
+        small_archive: SmallArchive | None = None,
+        open_pin: Callable[[], Pin] | None = None,
     ) -> None:
         self.connection, self.state, self.reads = connection, state, reads
         self._moment, self._seen = moment, seen
         self.timestamp, self.revision = timestamp, revision
-        self.whole, self.opened = whole, opened
+        self.small_archive, self.open_pin = small_archive, open_pin
 
     def settled(self) -> Pin:
         """Return the same after finding out where its keys are read: of an archive, it opens it."""
-        if (opened := self.opened) is not None:  # another thread may do the same
-            found = opened()
+        if (open_pin := self.open_pin) is not None:  # another thread may do the same
+            found = open_pin()
             self.state, self.reads = found.state, found.reads
             self._moment, self._seen = found._moment, found._seen
-            self.whole = self.opened = None
+            self.small_archive = self.open_pin = None
         return self
 
     @property
@@ -187,7 +187,7 @@ class Pin:
             try:
                 self._moment = self.connection.moment(self.timestamp)
             except CompactedError as e:  # since the revision was known
-                self._turn(self.timestamp, revision, None, e)
+                self._read_in_archive(self.timestamp, revision, None, e)
         return self._moment
 
     def get(self, key: str) -> KeyValue | None:
@@ -235,9 +235,11 @@ class Pin:
         """
         if self._moment is failed:
             self._seen = self.seen
-            self._turn(failed.timestamp, failed.revision, failed.mark, why)
+            self._read_in_archive(failed.timestamp, failed.revision, failed.mark, why)
 
-    def _turn(self, timestamp: int, revision: int, mark: Mark | None, why: CompactedError) -> None:
+    def _read_in_archive(
+        self, timestamp: int, revision: int, mark: Mark | None, why: CompactedError
+    ) -> None:
         found = self.connection.in_archive(self.reads, timestamp, revision, mark, why)
         self.reads, self._moment = found
         self.revision = 0

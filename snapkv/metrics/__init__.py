@@ -21,9 +21,9 @@ Needs the extra `metrics`. `docs/metrics.md` lists every metric; `docs/grafana-s
 dashboard of them.
 """
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("metrics", "metrics"):
+with requires_extra("metrics", "metrics"):
     from snapkv.metrics.prometheus import Metrics, Served, metrics_server
     from snapkv.metrics.tracing import Tracing
 

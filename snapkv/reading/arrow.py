@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 from snapkv.engine.contract import Columns
 from snapkv.engine.version_columns import BATCH_BYTES as BATCH_BYTES
 from snapkv.engine.version_columns import BATCH_ROWS as BATCH_ROWS
@@ -15,7 +15,7 @@ from snapkv.errors import InvalidKeyError
 from snapkv.layout import Keyspace, Layout, RawKeyspace, prefix_end
 from snapkv.times import physical_ms
 
-with extra("arrow", "tables"):
+with requires_extra("arrow", "tables"):
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import Schema as Schema
@@ -187,7 +187,9 @@ class KeyRange(NamedTuple):
 
 def key_range_of(space: Keyspace, prefix: Any) -> KeyRange:
     """Return the range of all keys with a prefix (None: all), which read as users write them."""
-    return KeyRange(space, *space.range_of(space.whole if prefix is None else prefix), space.text)
+    return KeyRange(
+        space, *space.range_of(space.default_prefix if prefix is None else prefix), space.text
+    )
 
 
 def all_keys_of(layout: Layout) -> KeyRange:

@@ -113,13 +113,13 @@ def bounds(read: Callable[P, R]) -> Callable[P, R]:
         with within(timeout):
             found = read(*args, **options)
         if isinstance(found, Iterator):
-            return cast(R, _steps(found, timeout, monotonic() - began))
+            return cast(R, _bounded_steps(found, timeout, monotonic() - began))
         return found
 
     return bounded_read
 
 
-def _steps(steps: Iterator[R], timeout: float, taken: float) -> Iterator[R]:
+def _bounded_steps(steps: Iterator[R], timeout: float, taken: float) -> Iterator[R]:
     """Yield steps until they took `timeout` seconds in all, of which `taken` have passed."""
     while True:
         began = monotonic()

@@ -120,7 +120,7 @@ class _Reading:
     ) -> None:
         self._core, self._details = core, details
         self._keys = [space.encode(key) for key in keys]
-        self._whole = space.range_of(space.whole if prefix is None else prefix)
+        self._whole = space.range_of(space.default_prefix if prefix is None else prefix)
         self._own = core.layout.data.prefix, core.layout.spaces
         self.everything = not keys and prefix is None and core.policy.at_head
 

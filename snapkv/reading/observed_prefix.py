@@ -142,7 +142,7 @@ class ObservedWatch(Watch[K]):
         super().__init__(timeout)
         self._core, self._space = core, space
         self.timestamp = max(after, mark.timestamp)
-        start, end = space.range_of(space.whole if prefix is None else prefix)
+        start, end = space.range_of(space.default_prefix if prefix is None else prefix)
         self._mark = mark  # the newest tick taken, and the next one once it is known
         self._tick: tuple[Mark, StampRecord] | None = None
         self._held: list[WatchBatch] = []  # changes up to `_taken`, after `_mark`, by revision
@@ -315,7 +315,9 @@ class Observed(KeyspaceReads[K, bytes], Closing):
 
     def __repr__(self) -> str:
         core = self._core
-        return f"<Observed {core.url} prefix={self._space.whole!r} name={core.layout.name!r}>"
+        return (
+            f"<Observed {core.url} prefix={self._space.default_prefix!r} name={core.layout.name!r}>"
+        )
 
     def close(self) -> None:
         """Close it; watches in other threads end with `StoreClosedError`. May be repeated."""
@@ -406,7 +408,7 @@ class Observed(KeyspaceReads[K, bytes], Closing):
         head = core.timeline.head()
         return {
             "url": core.url,
-            "prefix": self._space.whole,
+            "prefix": self._space.default_prefix,
             "name": core.layout.name,
             "store_id": core.format.store_id.hex(),
             "ticks": head.ordinal - CREATION_ORDINAL,

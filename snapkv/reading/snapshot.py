@@ -453,7 +453,7 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
         end: K | None = None,
         after: K | None = None,
     ) -> tuple[bytes, bytes]:
-        low, high = self._space.range_of(self._space.whole if prefix is None else prefix)
+        low, high = self._space.range_of(self._space.default_prefix if prefix is None else prefix)
         if start is not None:
             low = max(low, self._space.encode(start))
         if after is not None:

@@ -94,7 +94,7 @@ class StoreWatch(Watch[K, V]):
         super().__init__(timeout, decoding)
         self._head = head  # the head when the watch was made: events up to it must come
         self._core, self._space = core, space
-        self._range = space.range_of(space.whole if prefix is None else prefix)
+        self._range = space.range_of(space.default_prefix if prefix is None else prefix)
         self._unstamped: dict[bytes, KeyEvent] = {}
         self._mark = mark
         self.timestamp = max(after, mark.timestamp)

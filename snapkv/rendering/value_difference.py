@@ -12,11 +12,11 @@ from snapkv.base.arguments import check_int, wrong_type
 from snapkv.base.text import (
     PREVIEW_CHARS_MAX,
     counted,
-    cut,
     escaped,
     shortened,
     shortened_text,
     shortened_texts,
+    split_at_width,
     stored_text,
     told_apart,
     width_of,
@@ -477,7 +477,7 @@ def _wrapped(parts: list[Part], column: int) -> Iterator[Line]:
     for part in parts:
         text = part.text
         while text:
-            head, text = cut(text, room)
+            head, text = split_at_width(text, room)
             if head:
                 row.append(Part(head, part.style))
                 room -= width_of(head)

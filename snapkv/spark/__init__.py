@@ -19,9 +19,9 @@ and `fleet_stream` read many stores at one time, each by the planner and the tas
 formats (that of `cdcmeta.spark`) use the kit `sources`.
 """
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("spark", "Spark"):
+with requires_extra("spark", "Spark"):
     from snapkv.spark.api import diff, read_changes, read_history, read_snapshot, register
     from snapkv.spark.data_source import SnapKVDataSource
     from snapkv.spark.errors import SourceError

@@ -111,7 +111,7 @@ _ADVICE = {
 
 
 @contextmanager
-def coded(
+def as_source_errors(
     *,
     compacted: ErrorCode = VERSION_COMPACTED,
     advice: str = COMPACTED_ADVICE,

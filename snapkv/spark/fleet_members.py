@@ -23,7 +23,7 @@ from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.errors import SourceError, as_source_errors
 from snapkv.spark.pinned_commits import BACKWARDS, PinnedCommits, Present, range_of
 from snapkv.spark.process_readers import RESTORED, holds
 from snapkv.spark.read_options import HISTORY, SNAPSHOT, ReadOptions, behind_of
@@ -45,7 +45,7 @@ def described(options: SourceOptions, now_ms: int) -> Described:
     """
     path = options.location.url.removeprefix("fleet:")
     try:
-        with coded():
+        with as_source_errors():
             found = {member.name: member for member in members_of(path, now_ms)}
             names = chosen(list(found), options.text("members"))
     except SourceError as e:
@@ -68,7 +68,7 @@ def location_of_member(member: Member, *, archive_only: bool = False) -> Locatio
     With `archive_only` that is the archive beside its engine. Raises `SourceError` for a store that
     lives in one process, and for an option that is not a plain value.
     """
-    with coded(member=member.name):
+    with as_source_errors(member=member.name):
         found = archive_of(member) if archive_only else location_of(member)
         for name, value in (*found.options, *found.storage):
             if not isinstance(value, _PLAIN):
@@ -110,7 +110,7 @@ def cut_of(options: ReadOptions, members: Described, now_ms: int) -> PinnedFleet
     if timestamp is not None and start is not None and start > timestamp + 1:
         raise errors.INVALID_RANGE(BACKWARDS)
     names = [member.name for member in members]
-    with coded(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
+    with as_source_errors(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
         connections = open_members(members)
         try:
             if timestamp is None:
@@ -130,13 +130,13 @@ def cut_of(options: ReadOptions, members: Described, now_ms: int) -> PinnedFleet
 
 def pins_at(connections: Members, names: Sequence[str], timestamp: int) -> dict[str, Pin]:
     """Return the members at a time, with the newest commit of each; archives are opened."""
-    return connections.each(names, lambda each: each.pin(timestamp, whole=False))
+    return connections.each(names, lambda each: each.pin(timestamp, may_stay_closed=False))
 
 
 def last_pins(connections: Members, names: Sequence[str], timestamp: int) -> dict[str, Pin]:
     """Return the same, but members that have left by then as they were at last."""
     return connections.each(
-        names, lambda each: each.pin(min(timestamp, each.member.left), whole=False)
+        names, lambda each: each.pin(min(timestamp, each.member.left), may_stay_closed=False)
     )
 
 
@@ -190,7 +190,7 @@ class MemberTask(Task):
         self, location: Location, schema: BatchSchema, *, advice: str = errors.COMPACTED_ADVICE
     ) -> Iterator[pa.RecordBatch]:
         """Yield the batches from the member's own location; errors name the member."""
-        with coded(member=self.member, advice=advice):
+        with as_source_errors(member=self.member, advice=advice):
             yield from super().batches(self.location, schema, advice=advice)
 
 
@@ -211,7 +211,7 @@ def planned(options: ReadOptions, cut: PinnedFleet) -> Sequence[MemberTask]:
 def _planned(options: ReadOptions, cut: PinnedFleet, place: PinnedMember) -> list[MemberTask]:
     name, where = place.member.name, place.location
     with (
-        coded(member=name),
+        as_source_errors(member=name),
         reading(open_to_read(where), where, place.store, place.mark) as (reader, location),
     ):
         own = own_options(options, cut, place.member, location)

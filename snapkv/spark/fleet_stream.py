@@ -21,7 +21,7 @@ from snapkv.layout import Mark
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, micro_batches
 from snapkv.spark.changes_stream import DATA_LOSS, FOR_BATCHES, ChangesReader
-from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.errors import SourceError, as_source_errors
 from snapkv.spark.fleet_members import (
     Described,
     MemberTask,
@@ -126,8 +126,8 @@ class MemberBatches:
     @contextmanager
     def _reading(self, name: str, at: At) -> Iterator[tuple[Reader, Location]]:
         """Open a member, or, if its engine is away, its archive; errors name it."""
-        with coded(member=name, advice=DATA_LOSS):
-            opened, location = _opened(self._members[name])
+        with as_source_errors(member=name, advice=DATA_LOSS):
+            opened, location = _open_member(self._members[name])
             with reading(opened, location, at.store, at.mark) as found:
                 yield found
 
@@ -154,7 +154,7 @@ def _changed(first: FleetOffset, last: FleetOffset) -> Sequence[str]:
     return [name for name, at in sorted(ends.items()) if delivers or at != first.of(name)]
 
 
-def _opened(member: Member) -> tuple[Keys, Location]:
+def _open_member(member: Member) -> tuple[Keys, Location]:
     location = location_of_member(member)
     try:
         return open_to_read(location), location
@@ -166,7 +166,7 @@ def _opened(member: Member) -> tuple[Keys, Location]:
 
 
 def _named(name: str, sizes: Iterator[Size]) -> Iterator[Size]:
-    with coded(member=name, advice=DATA_LOSS):
+    with as_source_errors(member=name, advice=DATA_LOSS):
         yield from sizes
 
 
@@ -208,7 +208,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts; every call returns the same."""
         if self._initial is None:
-            with coded(advice=DATA_LOSS):
+            with as_source_errors(advice=DATA_LOSS):
                 self._initial = self._start()
         return self._initial.to_json()
 
@@ -225,7 +225,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
 
         PySpark before 4.2 passes nothing, and calls this before `initialOffset`.
         """
-        with coded(advice=DATA_LOSS):
+        with as_source_errors(advice=DATA_LOSS):
             if start is None:
                 self._covered = self._frontier.end(self._frontier.resolved(ALL))
                 return self._covered.to_json()
@@ -283,7 +283,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the newest final time: the query ends there."""
-        with coded():
+        with as_source_errors():
             self._target = self._frontier.resolved()
 
     def getDefaultReadLimit(self) -> Any:
@@ -325,7 +325,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         """Return the tasks of a batch, none if it is empty."""
         first, last = FleetOffset.from_json(start), FleetOffset.from_json(end)
         self._covered = self._covered or last  # a batch that a driver before has planned
-        with coded(advice=DATA_LOSS):
+        with as_source_errors(advice=DATA_LOSS):
             return list(self._batches.tasks(first, last))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ from snapkv.layout import NOTE_BYTES_MAX, WRITER_BYTES_MAX
 from snapkv.reading import arrow
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import SPACE, Batch, BatchCommits, Writes
-from snapkv.spark.errors import coded
+from snapkv.spark.errors import as_source_errors
 from snapkv.spark.read_options import FORMAT, TEXT, key_formats
 from snapkv.spark.schema import arrow_schema
 from snapkv.spark.source_options import (
@@ -417,7 +417,7 @@ class KeySink(RowSink):
         if options.is_text and options.location.space is not None:  # whose keys are bytes
             writes = [(key.encode(), value) for key, value in writes]
             prefix = prefix.encode() if isinstance(prefix, str) else prefix
-        with coded(), open_to_write(options.location, options.text("writer")) as store:
+        with as_source_errors(), open_to_write(options.location, options.text("writer")) as store:
             commits = BatchCommits(store, options.location.space, batch)
             if commits.done:
                 return

@@ -22,7 +22,7 @@ from snapkv.reading.change_replay import CommitChanges, Touched
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.errors import SourceError, as_source_errors
 from snapkv.spark.pinned_commits import PinnedCommits
 from snapkv.spark.process_readers import RESTORED, holds, own_reader, verified_reader
 from snapkv.spark.read_tasks import BatchSchema, Task
@@ -355,7 +355,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts; every call returns the same."""
         if self._initial is None:
-            with coded():
+            with as_source_errors():
                 self._initial = self._start(own_reader(self._location))
         return self._initial.to_json()
 
@@ -364,7 +364,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
         PySpark before 4.2 passes nothing, and calls this before `initialOffset`.
         """
-        with coded(advice=self.advice):
+        with as_source_errors(advice=self.advice):
             if start is None:
                 return self._newest(own_reader(self._location)).to_json()
             at = self._position(start)
@@ -392,7 +392,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the newest commit: the query ends there."""
-        with coded():
+        with as_source_errors():
             self._target = own_reader(self._location).timeline.head()
 
     def getDefaultReadLimit(self) -> Any:
@@ -404,7 +404,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
         A Python source has no other way to say them: only a reported offset is shown as it is.
         """
-        with coded():
+        with as_source_errors():
             newest = self._newest(own_reader(self._location))
         mark = newest.mark
         end = self._covered or mark
@@ -451,7 +451,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         """Return the tasks of a batch, none if it is empty."""
         first, last = self._position(start), self._position(end)
         self._covered = self._covered or last.mark  # a batch that a driver before has planned
-        with coded(advice=self.advice):
+        with as_source_errors(advice=self.advice):
             reader = verified_reader(self._location, first.store, first.mark)
             return self.planned(reader, first, last)
 

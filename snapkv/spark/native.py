@@ -22,7 +22,7 @@ from snapkv.reading.arrow import KeyRange
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import first_known
 from snapkv.spark import errors
-from snapkv.spark.errors import coded
+from snapkv.spark.errors import as_source_errors
 from snapkv.spark.pinned_commits import PinnedCommits, moment_of, present_in, range_of
 from snapkv.spark.read_options import ReadOptions, span_of
 from snapkv.spark.schema import schema_of
@@ -113,7 +113,7 @@ def snapshot(spark: SparkSession, options: ReadOptions, *, forced: bool) -> Data
     schema = _schema(options, forced)
     if schema is None:
         return None
-    with coded(), open_to_read(options.location) as opened:
+    with as_source_errors(), open_to_read(options.location) as opened:
         reader, archive = opened.reader, archive_of(opened.reader.engine)
         timed = TIMED in schema.names
         if archive is None or (timed and archive is not reader.engine):  # live has older times
@@ -144,7 +144,7 @@ def changes(spark: SparkSession, options: ReadOptions, *, forced: bool) -> DataF
     schema = _schema(options, forced)
     if schema is None or options.flag("preimages"):
         return None
-    with coded(), open_to_read(options.location) as opened:
+    with as_source_errors(), open_to_read(options.location) as opened:
         reader, archive = opened.reader, archive_of(opened.reader.engine)
         if archive is None:
             return None

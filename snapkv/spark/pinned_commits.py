@@ -15,7 +15,7 @@ from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import state_bounds
 from snapkv.spark import errors
-from snapkv.spark.errors import ErrorCode, coded
+from snapkv.spark.errors import ErrorCode, as_source_errors
 from snapkv.spark.process_readers import mark_in
 from snapkv.spark.read_options import COMMITS, LATEST, ReadOptions
 from snapkv.spark.source_options import SourceOptions
@@ -91,7 +91,7 @@ def moment_of(reader: Reader, options: SourceOptions, present: Present) -> Pinne
         if (text := options.text("timestampAsOf")) is not None:
             timestamp = min(timestamp, timestamp_of(text, options.zone, present.now_ms))
             gone = errors.TIMESTAMP_EARLIER_THAN_RETENTION
-        with coded(compacted=gone):
+        with as_source_errors(compacted=gone):
             moment = policy.at(timestamp)
     return PinnedCommits(
         present.store, reader.timeline.tracker.creation, moment.mark, moment.reading
@@ -114,7 +114,7 @@ def range_of(
     low = (_state_at_start if from_state else low_of)(reader, options, present)
     high = _last_until(reader, options, present, "ending") or present.head
     if low is None:
-        with coded():
+        with as_source_errors():
             low = (state_bounds if from_state else bounds)(reader, None, None)[0]
             if high.ordinal < low.ordinal:  # compaction passed the pin
                 raise compaction_error(reader.policy, high.timestamp)
@@ -158,7 +158,7 @@ def low_of(reader: Reader, options: ReadOptions, present: Present) -> Mark | Non
     if (text := options.text("startingTimestamp")) is None:
         return None
     start = timestamp_of(text, options.zone, present.now_ms, start=True)
-    with coded(), _complete(reader, errors.TIMESTAMP_EARLIER_THAN_RETENTION):
+    with as_source_errors(), _complete(reader, errors.TIMESTAMP_EARLIER_THAN_RETENTION):
         low = timeline.at(min(max(start - 1, 0), present.head.timestamp)).mark
         first_after(reader, low)
         return low
@@ -195,7 +195,7 @@ def _last_until(reader: Reader, options: ReadOptions, present: Present, end: str
     if (text := options.text(f"{end}Timestamp")) is None:
         return None
     timestamp = timestamp_of(text, options.zone, present.now_ms, start=end == "starting")
-    with coded(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
+    with as_source_errors(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
         return reader.timeline.at(min(timestamp, present.head.timestamp)).mark
 
 
@@ -212,7 +212,7 @@ def mark_at(reader: Reader, revision: int) -> Mark:
 @contextmanager
 def _versioned(reader: Reader, version: int) -> Iterator[None]:
     """Raise `SourceError` with the existing versions for a version of the future."""
-    with coded():
+    with as_source_errors():
         try:
             yield
         except FutureRevisionError as e:

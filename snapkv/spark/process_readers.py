@@ -9,7 +9,7 @@ from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.layout import Mark
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
-from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.errors import SourceError, as_source_errors
 from snapkv.store.location import Location
 from snapkv.store.open import Keys, open_to_read
 
@@ -17,10 +17,10 @@ RESTORED = (
     "the store is not the one that this was planned with: it was restored, or removed and "
     f"recreated; {errors.ANEW}"
 )
-OPENED_MAX = 8
+KEPT_MAX = 8
 """The most engines that one process keeps open."""
 
-_opened: OrderedDict[Location, Keys] = OrderedDict()
+_kept: OrderedDict[Location, Keys] = OrderedDict()
 
 
 def own_reader(location: Location) -> Reader:
@@ -29,28 +29,28 @@ def own_reader(location: Location) -> Reader:
     An embedded engine does not notice that its files were replaced, so the location is opened
     again. While the directory still has the open files, that only looks at the directory.
     """
-    kept = _opened.get(location)
+    kept = _kept.get(location)
     if kept is None or not kept.reader.engine.remote:
         found = open_to_read(location)
         forget(location)
-        while len(_opened) >= OPENED_MAX:
-            _opened.popitem(last=False)[1].close()
-        _opened[location] = found
-    _opened.move_to_end(location)
-    return _opened[location].reader
+        while len(_kept) >= KEPT_MAX:
+            _kept.popitem(last=False)[1].close()
+        _kept[location] = found
+    _kept.move_to_end(location)
+    return _kept[location].reader
 
 
 def forget(location: Location) -> None:
     """Close this process's reader of a location: another store may have taken its place."""
-    found = _opened.pop(location, None)
+    found = _kept.pop(location, None)
     if found is not None:
         found.close()
 
 
 def forget_all() -> None:
     """Close all locations that this process has open."""
-    while _opened:
-        _opened.popitem()[1].close()
+    while _kept:
+        _kept.popitem()[1].close()
 
 
 def verified_reader(location: Location, store: bytes, mark: Mark) -> Reader:
@@ -59,10 +59,10 @@ def verified_reader(location: Location, store: bytes, mark: Mark) -> Reader:
     One round trip, two if the engine is opened again. Raises `SourceError`.
     """
     for _ in range(2):
-        with coded():
+        with as_source_errors():
             reader = own_reader(location)
         try:
-            with coded():
+            with as_source_errors():
                 if holds(reader, store, mark):
                     return reader
         except SourceError as e:

@@ -222,7 +222,7 @@ def span_of(options: ReadOptions) -> KeyRange:
         space = keyspace_of(options.location, text=text)
     except SnapKVError as e:
         raise errors.INVALID_OPTION(str(e)) from e
-    start, end = space.range_of(space.whole)
+    start, end = space.range_of(space.default_prefix)
     prefix = _range_of(options, "keyPrefix", space)
     first, last = _range_of(options, "startKey", space), _range_of(options, "endKey", space)
     if prefix is not None:

@@ -26,7 +26,7 @@ from snapkv.reading.change_tables import columns_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import CommitTimes
 from snapkv.spark import errors
-from snapkv.spark.errors import coded
+from snapkv.spark.errors import as_source_errors
 from snapkv.spark.pinned_commits import (
     PinnedCommits,
     Present,
@@ -84,7 +84,7 @@ class Task(InputPartition, ABC):
         Raises `SourceError`.
         """
         reader = verified_reader(location, self.commits.store, self.commits.high)
-        with coded(advice=advice):
+        with as_source_errors(advice=advice):
             for found in self.read(reader, schema):
                 yield schema.batch(found)
 
@@ -379,7 +379,7 @@ def present_of(options: SourceOptions) -> Present:
 
     Raises `SourceError`.
     """
-    with coded(), open_to_read(options.location) as opened:
+    with as_source_errors(), open_to_read(options.location) as opened:
         return present_in(opened.reader)
 
 
@@ -388,7 +388,7 @@ def located(options: ReadOptions) -> tuple[ReadOptions, Present]:
 
     Two round trips. Raises `SourceError`.
     """
-    with coded(), open_to_read(options.location) as opened:
+    with as_source_errors(), open_to_read(options.location) as opened:
         location = replace(options.location, name=opened.reader.layout.name)
         return replace(options, location=location), present_in(opened.reader)
 
@@ -406,7 +406,7 @@ def pin(options: ReadOptions, present: Present) -> PinnedCommits:
 def planned(options: ReadOptions, pinned: PinnedCommits) -> Sequence[Task]:
     """Return the tasks that read the pinned commits. Raises `SourceError`."""
     reader = verified_reader(options.location, pinned.store, pinned.high)
-    with coded():
+    with as_source_errors():
         return plan(reader, options, pinned)
 
 

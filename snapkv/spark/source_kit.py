@@ -6,7 +6,7 @@ from snapkv.reading.arrow import Arrays, KeyRange
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
-from snapkv.spark.errors import ANEW, SourceError, coded
+from snapkv.spark.errors import ANEW, SourceError, as_source_errors
 from snapkv.spark.key_sink import (
     OfBatch,
     OfStream,

@@ -190,7 +190,7 @@ class _DumpReader:
         raw = self._take(_LENGTH_BYTES[form[0]])
         length = int.from_bytes(raw)
         if length > self._bytes_max:
-            for _ in self._steps(length):  # a file that only claims so much is cut off instead
+            for _ in self._chunks(length):  # a file that only claims so much is cut off instead
                 pass
             raise CommitTooLargeError(f"{what} in bytes", length, self._bytes_max)
         data = self._take(length)
@@ -198,9 +198,9 @@ class _DumpReader:
         return data
 
     def _take(self, size: int) -> bytes:
-        return b"".join(self._steps(size))
+        return b"".join(self._chunks(size))
 
-    def _steps(self, size: int) -> Iterator[bytes]:
+    def _chunks(self, size: int) -> Iterator[bytes]:
         """Yield the next bytes as they come; `CorruptStoreError` when there are fewer."""
         while size > 0:
             chunk = self._file.read(min(size, STEP_BYTES))
@@ -295,20 +295,20 @@ def _removals(
     request as a key does. So keys are named one by one if they are fewer.
     """
     gone = []
-    for page in head.pages(SCAN, *space.range_of(space.whole), keys_only=True):
+    for page in head.pages(SCAN, *space.range_of(space.default_prefix), keys_only=True):
         for kv in page:
             try:
                 key = space.decode(kv.key)
             except UnicodeDecodeError:  # another program's: no operation can name it
-                return [], [space.whole]
+                return [], [space.default_prefix]
             if key not in kept:
                 gone.append(key)
         if len(gone) > len(kept):
-            return [], [space.whole]
+            return [], [space.default_prefix]
     return gone, []
 
 
-def opened(file: BinaryIO | FilePath) -> AbstractContextManager[BinaryIO]:
+def open_file(file: BinaryIO | FilePath) -> AbstractContextManager[BinaryIO]:
     """Return the file of a path to read from, or the file that was given, which stays open."""
     if isinstance(file, str | os.PathLike):
         return files.readable(file)

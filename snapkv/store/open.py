@@ -260,14 +260,16 @@ def _store(url: str, engine: Callable[[], Engine], settings: Settings) -> Snapsh
         max_clock_skew_ms=settings.skew_ms,
         retain_ms=settings.retain_ms,
     )
-    core = opened(make, url, engine, settings)
+    core = open_reader(make, url, engine, settings)
     store = SnapshotKV(core)
     if core.notify is not None:
         core.notify(OpenEvent(core.notify.store, store))
     return store
 
 
-def opened(make: Callable[..., R], url: str, opener: Callable[[], Engine], settings: Settings) -> R:
+def open_reader(
+    make: Callable[..., R], url: str, opener: Callable[[], Engine], settings: Settings
+) -> R:
     """Return what `make` makes of the parts of an open store; close the engine if that fails."""
     seconds = settings.read_timeout
     with nullcontext() if seconds is None else within(seconds), ExitStack() as on_error:
@@ -440,7 +442,7 @@ def observe(
     )
     engine = partial(_open_engine, url, settings.layout.ts, options)
     try:
-        return Observed(opened(Observer, url, engine, settings), space)
+        return Observed(open_reader(Observer, url, engine, settings), space)
     except StoreNotFoundError as e:
         raise StoreNotFoundError(
             f"{e}; observing needs its ticks: keep `snapkv tick --every 1s` running there"

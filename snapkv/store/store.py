@@ -527,9 +527,9 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         `CorruptStoreError` for the file; `InvalidFileError` if it cannot be read;
         `CommitTooLargeError`.
         """
-        with _dump.opened(file) as opened:
+        with _dump.open_file(file) as dump:
             said = Ops(note=note, writer=writer, meta=meta)
-            return _dump.load_dump(self._core, opened, said, replace=replace)
+            return _dump.load_dump(self._core, dump, said, replace=replace)
 
     @property
     def guards_max(self) -> int | None:

@@ -72,7 +72,7 @@ class Blocks:
         high, last = low, ordinal + len(timestamps) - 1
         while high < len(runs) and runs[high].ordinal <= last + 1:
             high += 1
-        made = _cut(*_joined(runs[low:high], ordinal, timestamps, revisions))
+        made = _runs_of(*_joined(runs[low:high], ordinal, timestamps, revisions))
         marks = self._marks
         for run in runs[low:high]:
             marks -= len(run.timestamps)
@@ -159,7 +159,7 @@ def _joined(
     return min(ordinal, first.ordinal), times, at
 
 
-def _cut(ordinal: int, timestamps: array[int], revisions: array[int]) -> list[_Run]:
+def _runs_of(ordinal: int, timestamps: array[int], revisions: array[int]) -> list[_Run]:
     """Split marks into runs; each begins with the last mark of the run before it."""
     made = []
     for low in range(0, max(1, len(timestamps) - 1), RUN_MARKS_MAX - 1):

@@ -15,9 +15,9 @@ Needs the extra `ui`. No request leaves the server's origin, and pages work with
 except for dragging and following.
 """
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
-with extra("ui", "the page"):
+with requires_extra("ui", "the page"):
     from snapkv.rendering import Redaction
     from snapkv.ui.application import ui_server
     from snapkv.ui.context import Context, Site

@@ -38,7 +38,7 @@ class Row:
     hidden: bool = False
 
     @property
-    def whole(self) -> bool:
+    def has_values(self) -> bool:
         """Whether the values are in the row."""
         return (self.before_size is None or self.before is not None) and (
             self.after_size is None or self.after is not None

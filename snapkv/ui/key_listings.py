@@ -85,13 +85,13 @@ def level(
     prefix = prefix or source.root
     moment = source.reader.source(when, None, False)
     start, end = source.span(prefix)
-    low = _behind(source, prefix, after) if after is not None else start
+    low = _after_child(source, prefix, after) if after is not None else start
     nodes, following = _children(source, moment, low, end, prefix, name, limit, budget)
     cut_short = following is not None and len(nodes) < limit
     nodes = _with_entries(source, moment, nodes)
     if not compared:
         return Level(nodes, following, cut_short=cut_short)
-    until = None if following is None else _behind(source, prefix, following)
+    until = None if following is None else _after_child(source, prefix, following)
     found = differences(
         source,
         since,
@@ -109,7 +109,7 @@ def level(
     return Level(merged, following, found.complete, cut_short)
 
 
-def _behind(source: Source, prefix: str, path: str) -> bytes:
+def _after_child(source: Source, prefix: str, path: str) -> bytes:
     """Return the first stored key behind a child."""
     if path.endswith("/") and path != prefix:
         return prefix_end(source.span(path)[0])

@@ -108,7 +108,7 @@ class Source:
     @property
     def root(self) -> str:
         """The prefix that all keys have: "" for a store."""
-        return str(self._space.whole)
+        return str(self._space.default_prefix)
 
     @property
     def name(self) -> str:
@@ -140,7 +140,7 @@ class Source:
 
     def span(self, prefix: str) -> tuple[bytes, bytes]:
         """Return the stored range [start, end) of all keys with a prefix."""
-        low, high = self._space.range_of(prefix or self._space.whole)
+        low, high = self._space.range_of(prefix or self._space.default_prefix)
         return low, high
 
     def own_span(self) -> tuple[bytes, bytes]:

@@ -71,7 +71,7 @@ class Rendering:
         """Return what differs between the two values of a row."""
         if row.hidden:
             return Shown(remark="The values of this key are redacted.")
-        if not row.whole or max(row.before_size or 0, row.after_size or 0) > DECODED_BYTES_MAX:
+        if not row.has_values or max(row.before_size or 0, row.after_size or 0) > DECODED_BYTES_MAX:
             return Shown(remark="The values are too large for this page.")
         before, after = (
             None if value is None else self._decoded(value) for value in (row.before, row.after)

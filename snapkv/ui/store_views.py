@@ -123,7 +123,7 @@ def open_rows(c: Context | FleetContext, rows: list[Row]) -> int:
     left = c.state.part(OPEN_BYTES_MAX)
     for number, each in enumerate(rows[:OPEN_MAX]):
         left -= (each.before_size or 0) + (each.after_size or 0)
-        if left < 0 or not each.whole:
+        if left < 0 or not each.has_values:
             return number
     return len(rows[:OPEN_MAX])
 

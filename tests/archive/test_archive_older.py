@@ -54,9 +54,9 @@ def published(store, place, clock, files, s3, monkeypatch):
 
 def log_columns(published) -> list:
     """Whether each log has the column, oldest first."""
-    opened = published.recording.writer._opened
+    opened = published.recording.writer._files_open
     logs = published.recording.writer.manifest.of_kind("log")
-    return ["meta" in opened._opened(log).parquet.schema_arrow.names for log in logs]
+    return ["meta" in opened._open_file(log).parquet.schema_arrow.names for log in logs]
 
 
 def metas_of(store) -> list:

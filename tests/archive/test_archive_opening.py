@@ -225,7 +225,7 @@ def test_a_row_group_is_one_request(store, folder, monkeypatch):
         lambda self, name, start, size: parts.append(name) or plain(self, name, start, size),
     )
     with snapkv.open_archive(str(folder)) as alone:
-        opened = alone._core.engine._opened
+        opened = alone._core.engine._files_open
         opened._cache_bytes = 0
         assert dict(alone.at().items()) == {f"k{i}": b"2" for i in range(50)}
         parts.clear()  # now the files are open

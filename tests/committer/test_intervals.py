@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapkv.committer.operations import covers, cut, merge, overlap, point
+from snapkv.committer.operations import covers, merge, overlap, point, without_keys
 
 ALPHABET = (b"\0", b"a", b"b", b"\xff")
 KEYS = sorted(b"".join(word) for n in (1, 2, 3) for word in itertools.product(ALPHABET, repeat=n))
@@ -40,7 +40,7 @@ def test_merge_keeps_the_same_keys_in_separate_ranges(intervals):
 
 @given(INTERVALS, st.sets(BOUND, max_size=6))
 def test_cut_takes_out_exactly_the_keys(intervals, keys):
-    left = cut(merge(intervals), sorted(keys))
+    left = without_keys(merge(intervals), sorted(keys))
     assert_merged(left)
     assert keys_in(left) == keys_in(intervals) - keys
 
@@ -64,10 +64,10 @@ def test_overlap(a, b):
 def test_point_holds_one_key_only(key):
     assert covers([point(key)], key)
     assert not covers([point(key)], key + b"\0")
-    assert cut([point(key)], [key]) == []
+    assert without_keys([point(key)], [key]) == []
 
 
 def test_remove_a_prefix_around_a_saved_key():
-    assert cut([(b"a/", b"a0")], [b"a/new"]) == [(b"a/", b"a/new"), (b"a/new\0", b"a0")]
-    assert cut([(b"a/", b"a0")], [b"a/", b"a0"]) == [(b"a/\0", b"a0")]
-    assert cut([(b"a/", b"a0")], []) == [(b"a/", b"a0")]
+    assert without_keys([(b"a/", b"a0")], [b"a/new"]) == [(b"a/", b"a/new"), (b"a/new\0", b"a0")]
+    assert without_keys([(b"a/", b"a0")], [b"a/", b"a0"]) == [(b"a/\0", b"a0")]
+    assert without_keys([(b"a/", b"a0")], []) == [(b"a/", b"a0")]

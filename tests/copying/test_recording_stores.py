@@ -151,7 +151,7 @@ def test_a_group_of_commits_is_made_once(place, store, clock, tmp_path, monkeypa
     """LMDB makes commits that wait together durable at once: all of them, or none."""
     plain, since = LmdbEngine.transact_each, store.save("z", b"the first")
     Writing(place, store, clock, random.Random(5)).steps(40)
-    monkeypatch.setattr(store_commits, "GROUP_STEPS", 7)
+    monkeypatch.setattr(store_commits, "GROUP_COMMITS_MAX", 7)
     sizes = []
     for groups in itertools.count():
         into, left = f"lmdb:{tmp_path}/{groups}", [groups]

@@ -80,7 +80,10 @@ def test_a_broken_body_is_refused_as_a_whole():
                 assert not isinstance(expected.get("docs"), list), (SEED, raw)
                 continue
             posted.check(10_000)
-            assert list(posted.documents(range(len(posted.spans)))) == expected["docs"], (SEED, raw)
+            assert list(posted.documents(range(len(posted.ranges)))) == expected["docs"], (
+                SEED,
+                raw,
+            )
     assert refused > 500
 
 
@@ -121,6 +124,6 @@ def test_more_documents_than_one_request_may_have():
 
 def test_shallow():
     raw = b' {"a":[1,[2]], "b" : {"c":[]}, "d":"[", "e":[]} '
-    found, spans = shallow(raw, 0, len(raw))
+    found, ranges = shallow(raw, 0, len(raw))
     assert found == {"a": [0], "b": {}, "d": "[", "e": [2]}
-    assert [raw[start:end] for start, end in spans] == [b"[1,[2]]", b'{"c":[]}', b"[]"]
+    assert [raw[start:end] for start, end in ranges] == [b"[1,[2]]", b'{"c":[]}', b"[]"]

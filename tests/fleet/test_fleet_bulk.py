@@ -87,7 +87,7 @@ def opened_by(monkeypatch):
     opened, snapshot = [], Pin.snapshot
 
     def noted(pin):
-        if pin.whole is not None:
+        if pin.small_archive is not None:
             opened.append(pin.connection.name)
         return snapshot(pin)
 

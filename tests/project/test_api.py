@@ -60,7 +60,7 @@ def test_the_public_names_are_those_imported(module: str) -> None:
     missing = [name for name in imported.__all__ if not hasattr(imported, name)]
     assert not missing
     assert len(set(imported.__all__)) == len(imported.__all__)
-    assert imported_names(module) - {"extra"} == set(imported.__all__)
+    assert imported_names(module) - {"requires_extra"} == set(imported.__all__)
 
 
 def imported_names(module: str) -> set[str]:

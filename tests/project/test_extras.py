@@ -261,8 +261,8 @@ def test_the_help_of_serve_shows_the_servers_own_defaults() -> None:
 
 
 def test_a_mistake_of_our_own_is_blamed_on_no_extra() -> None:
-    from snapkv.base.extras import extra
+    from snapkv.base.extras import requires_extra
 
     wrong = pytest.raises(ModuleNotFoundError, match=r"^No module named 'snapkv\.nowhere'$")
-    with wrong, extra("arrow", "tables"):
+    with wrong, requires_extra("arrow", "tables"):
         importlib.import_module("snapkv.nowhere")

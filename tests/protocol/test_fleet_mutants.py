@@ -116,7 +116,7 @@ MUTANTS: dict[str, tuple[str, list[Edit]]] = {
         [
             Edit(
                 MemberFollower,
-                "_opened",
+                "_open_watch",
                 "(self._prefix, self.progress)",
                 "(self._prefix, self.progress + 1)",
             )
@@ -128,7 +128,7 @@ MUTANTS: dict[str, tuple[str, list[Edit]]] = {
     ),
     "a place that is not verified": (
         "left",
-        [Edit(MemberFollower, "_opened", "if place is not None:", "if False:")],
+        [Edit(MemberFollower, "_open_watch", "if place is not None:", "if False:")],
     ),
     "a stream that is not verified": (
         "asked",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapkv.base.text import cut, width_of
+from snapkv.base.text import split_at_width, width_of
 from snapkv.rendering import escaped, key_text, preview, quoted, shortened
 
 POD = b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-0"},"image":"nginx:1.25","n":1}'
@@ -53,7 +53,7 @@ def test_two_keys_never_look_the_same(first: str, second: str) -> None:
 @given(st.text(), st.integers(1, 20))
 def test_a_text_is_cut_to_its_width(text: str, width: int) -> None:
     shown = escaped(text)
-    head, tail = cut(shown, width)
+    head, tail = split_at_width(shown, width)
     assert head + tail == shown
     assert width_of(head) <= width
     assert not tail or width_of(head) >= width - 1

@@ -56,14 +56,14 @@ def test_a_worker_opens_an_engine_once(store, place, opens, monkeypatch):
 
 
 def test_a_worker_keeps_a_few_engines(place, opens):
-    names = [f"store{n}" for n in range(process_readers.OPENED_MAX + 2)]
+    names = [f"store{n}" for n in range(process_readers.KEPT_MAX + 2)]
     for name in names:
         place.open(name=name).save("k", name.encode())
     readers = {name: Planned(place.url, name=name, columns="value").reader() for name in names}
-    assert len(process_readers._opened) == process_readers.OPENED_MAX
+    assert len(process_readers._kept) == process_readers.KEPT_MAX
     for name in [*names, *reversed(names)]:
         assert readers[name].rows() == [(name.encode(),)]
-    assert len(process_readers._opened) == process_readers.OPENED_MAX
+    assert len(process_readers._kept) == process_readers.KEPT_MAX
     new_worker()
     opens.clear()
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_options_are_part_of_a_place(store, place):
     assert read(place.url, columns="value", space="s") == [(b"2",)]
     if not place.kind.url:
         read(place.url, user="ann", password="a")
-        assert {dict(kept.options).get("user") for kept in process_readers._opened} == {None, "ann"}
+        assert {dict(kept.options).get("user") for kept in process_readers._kept} == {None, "ann"}
 
 
 @pytest.mark.long

@@ -51,13 +51,13 @@ def test_other_types_are_refused(wrong):
 
 def test_ranges_are_exact_to_the_byte():
     assert TEXT.range_of("/r/a") == (b"/r/a", b"/r/b")
-    assert TEXT.range_of("/r/") == BYTES.range_of(BYTES.whole) == (b"/r/", b"/r0")
+    assert TEXT.range_of("/r/") == BYTES.range_of(BYTES.default_prefix) == (b"/r/", b"/r0")
     assert BYTES.range_of(b"/r/\xff") == (b"/r/\xff", b"/r0")
 
 
 def test_the_empty_prefix_is_everything():
     for keys, empty in ((RawKeyspace(b"", text=True), ""), (RawKeyspace(b"", text=False), b"")):
-        assert keys.whole == empty
+        assert keys.default_prefix == empty
         assert keys.range_of(empty) == (b"\0", b"\0"), "from the smallest key there is, to the end"
         with pytest.raises(InvalidKeyError):
             keys.encode(empty)

@@ -96,7 +96,7 @@ class FeedReader:
     def _follow(self) -> None:
         while not self._closed:
             try:
-                with self._opened(None if self.position == NOWHERE else self.position) as feed:
+                with self._open_feed(None if self.position == NOWHERE else self.position) as feed:
                     self._hand_out_all(feed)
             except LASTING as e:
                 self._fail_all(e)
@@ -181,7 +181,7 @@ class FeedReader:
         if self._made_live(waiting, since):
             return
         reached, until = since, monotonic() + SLICE_S
-        with self._opened(since) as feed:
+        with self._open_feed(since) as feed:
             try:
                 while waiting and not self._closed:
                     is_one_full = self._offer(feed.next(WAIT_S), waiting)
@@ -198,7 +198,7 @@ class FeedReader:
                 for table, pipeline in waiting.items():
                     if pipeline.received <= reached:  # it need not get that again
                         pipeline.caught_up(reached, is_live=False)
-                        self._give_turn_away(table)
+                        self._serve_last(table)
                     if not pipeline.has_room:  # it gets no turn until it writes
                         pipeline.set_prepared()
 
@@ -216,12 +216,12 @@ class FeedReader:
             if not pipeline.offer(part):
                 is_one_full = True
                 del waiting[table]
-                self._give_turn_away(table)
+                self._serve_last(table)
                 pipeline.set_prepared()
             self._wake(pipeline)
         return is_one_full
 
-    def _give_turn_away(self, table: str) -> None:
+    def _serve_last(self, table: str) -> None:
         with self._condition:
             pipeline = self._behind.pop(table, None)
             if pipeline is not None:
@@ -273,7 +273,7 @@ class FeedReader:
     # --- both ---
 
     @contextmanager
-    def _opened(self, since: int | None) -> Iterator[TableFeed]:
+    def _open_feed(self, since: int | None) -> Iterator[TableFeed]:
         if since == 1:
             since = 0  # the checkpoint before all commits: a source knows them as those after 0
         with closing(self._source.feed(since)) as feed:

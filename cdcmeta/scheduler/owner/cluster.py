@@ -312,7 +312,7 @@ class DesiredTables:
         """Return the weight of a table, at least `least`. O(1)."""
         return max(self.weights.get(table, 0.0), self.least)
 
-    def mark(self, tables: Iterable[str]) -> None:
+    def note_held(self, tables: Iterable[str]) -> None:
         """Note tables that captures hold: tables that are not desired are to be removed."""
         for table in tables:
             if table not in self.weights:
@@ -322,7 +322,7 @@ class DesiredTables:
         self.weights = dict(tables)
         self.new = {table: None for table in tables if table not in replication.sets}
         self.unwanted = {}
-        self.mark(replication.sets)
+        self.note_held(replication.sets)
         mean = sum(tables.values()) / max(1, len(tables))
         self.least = mean * LEAST_SHARE or 1.0
         replication.set_weight(self.weight)

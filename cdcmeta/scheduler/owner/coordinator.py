@@ -407,7 +407,7 @@ class Coordinator:
     def _synced(self, sender: str, sync: Sync) -> None:
         if self.captures.is_initialized:
             self._outbox.put(self.replication.found(sender, sync.tables, self.progress.floor_of))
-            self._desired.mark(status.table for status in sync.tables)
+            self._desired.note_held(status.table for status in sync.tables)
         else:
             self._found[sender] = sync.tables
 

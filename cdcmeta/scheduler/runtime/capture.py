@@ -229,7 +229,7 @@ class Life:
 
     def _begun(self, feed: Changefeed, leader: Leader | None) -> _Running:
         executor = StoreExecutor(
-            partial(self._opened, feed),
+            partial(self._open_executor, feed),
             feed.tables(),
             state_at=feed.state_at,
             states={table: begin.state_at for table, begin in feed.begins.items()},
@@ -249,7 +249,7 @@ class Life:
             agent.stop()
         return _Running(feed, agent, executor)
 
-    def _opened(self, feed: Changefeed) -> tuple[TableSource, TableSink]:
+    def _open_executor(self, feed: Changefeed) -> tuple[TableSource, TableSink]:
         write_s = self.session.ttl_s * MARGIN_SHARE * WRITE_SHARE
         source = open_source(feed, self._stores)
         origin = origin_of(feed, self._store, self._cluster)

@@ -36,7 +36,7 @@ from cdcmeta.scheduler.executors.recorded_sink import RECORD, recorded_sink
 from cdcmeta.scheduler.executors.store_sink import StoreTableWriter
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed
 from snapkv import SnapshotKV
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 
 JSON_LINES, CALL = "jsonl:", "call:"
 LOCAL = ("lmdb:", "archive:", JSON_LINES, f"{RECORD}lmdb:", f"{RECORD}archive:")
@@ -107,7 +107,7 @@ def open_source(feed: Changefeed, stores: Stores) -> TableSource:
     if feed.databases:
         return DatabasesSource(store, feed.databases)
     if feed.log is not None:
-        with extra("generations", "generations"):
+        with requires_extra("generations", "generations"):
             from cdcmeta.scheduler.executors.cdc_log_source import CdcLogSource
         return CdcLogSource(store, feed.log, feed.tables(), feed.id)
     prefixes = dict(zip(feed.tables(), feed.prefixes, strict=True))

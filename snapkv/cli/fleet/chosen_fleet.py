@@ -77,7 +77,9 @@ class FleetOptions:
         return cast(Behind, (self.behind or BEHIND[0]).replace("-", " "))
 
     @contextmanager
-    def opened(self, out: Output | None = None, *, connected: bool = True) -> Iterator[OpenFleet]:
+    def open_members(
+        self, out: Output | None = None, *, connected: bool = True
+    ) -> Iterator[OpenFleet]:
         """Open the members that were chosen, and close them in the end; `out` names members.
 
         No other member is opened. With `connected` false, none is before it is needed.

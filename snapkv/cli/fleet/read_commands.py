@@ -59,7 +59,7 @@ from snapkv.model import Difference, Entry
 from snapkv.times import TIMESTAMP_MAX, When, is_number, pack
 
 
-def pinned(opened: OpenFleet, when: When | None, policy: Behind) -> FleetMoment:
+def moment_of(opened: OpenFleet, when: When | None, policy: Behind) -> FleetMoment:
     """Return the moment of a time, and name the members that are old, behind or missing in it."""
     found = opened.fleet.at(when, behind=policy)
     report_moments(opened, found, now=when is None, policy=policy)
@@ -82,8 +82,8 @@ def ls(
     Now is the newest time that is final on all members.
     """
     when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
-    with options.long_output() as out, chosen.opened(out) as opened:
-        write_keys(out, renderer, pinned(opened, when, policy), prefix, long)
+    with options.long_output() as out, chosen.open_members(out) as opened:
+        write_keys(out, renderer, moment_of(opened, when, policy), prefix, long)
 
 
 @takes(store=False)
@@ -102,8 +102,8 @@ def get(
     observed prefix the key is outside of does not have it.
     """
     when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
-    with options.output.headed("VALUE") as out, chosen.opened(out) as opened:
-        found, names = pinned(opened, when, policy), opened.fleet.members
+    with options.output.headed("VALUE") as out, chosen.open_members(out) as opened:
+        found, names = moment_of(opened, when, policy), opened.fleet.members
         able = [name for name in names if opened.fleet.member(name).may_have_key(key)]
         if len(able) == len(names) == 1 and out.format == "text":
             write_value(found[names[0], key], renderer)
@@ -146,7 +146,7 @@ def diff(
     error stream names these members, and in JSON they are records of their own.
     """
     before, after, renderer, policy = moment(a), moment(b), Renderer(rendering), chosen.policy()
-    with options.long_output(*renderer.headings) as out, chosen.opened(out) as opened:
+    with options.long_output(*renderer.headings) as out, chosen.open_members(out) as opened:
         since, until = (opened.fleet.at(each, behind=policy) for each in (before, after))
         report_moments(opened, since, until, now=after is None, policy=policy)
         found = since.diff(until, prefix or None)
@@ -198,8 +198,8 @@ def log(
     if key is not None and (which.prefix is not None or read["details"]):
         what = "--prefix" if which.prefix is not None else "options of differences"
         raise CommandError(f"log KEY prints the versions of a key: leave {what} out")
-    with options.long_output() as out, chosen.opened(out) as opened:
-        span = _span(opened, after, before_end, policy)
+    with options.long_output() as out, chosen.open_members(out) as opened:
+        span = _history_span(opened, after, before_end, policy)
         if which.since_ is not None and after is None:  # --since now
             span = span._replace(since=span.until)
         if key is not None:
@@ -218,7 +218,9 @@ def _of_members(out: Output, found: Iterator[MemberLogged]) -> Iterator[MemberLo
         yield each
 
 
-def _span(opened: OpenFleet, since: When | None, until: When | None, policy: Behind) -> HistorySpan:
+def _history_span(
+    opened: OpenFleet, since: When | None, until: When | None, policy: Behind
+) -> HistorySpan:
     """Return what is read of which members; name the rest."""
     fleet = opened.fleet
     low, end = (None if each is None else fleet.timestamp_of(each) for each in (since, until))
@@ -246,7 +248,7 @@ def status(options: StoreOptions, chosen: FleetOptions) -> None:
     And the newest times that are final on all members, and on 99% of them.
     """
     headings = ("MEMBER", "STATE", "FINAL", "LAG", "WHERE", "ERROR")
-    with options.long_output(*headings) as out, chosen.opened() as opened:
+    with options.long_output(*headings) as out, chosen.open_members() as opened:
         found = status_of(opened.members, pack(SystemClock().now_ms()))
         width = 0 if out.format == "table" else max(map(len, [*opened.members.by_name, "(all)"]))
         for each in found.members:

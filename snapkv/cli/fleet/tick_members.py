@@ -45,7 +45,7 @@ def tick(
     state = Rounds()
     with (
         Stop() as stop,
-        chosen.opened(connected=False) as opened,
+        chosen.open_members(connected=False) as opened,
         opened.fleet.ticker(writer=options.writer) as ticker,
         status_line(shown=not (quiet or options.structured)) as shown,
     ):

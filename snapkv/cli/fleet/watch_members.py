@@ -76,7 +76,7 @@ def watch(
     idle_s, policy = seconds(timeout), chosen.policy("stale")
     renderer = Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
-    with Stop() as stop, chosen.opened(out) as opened:
+    with Stop() as stop, chosen.open_members(out) as opened:
         shows = _Shows(out, renderer, opened, patch)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
         if token is not None:

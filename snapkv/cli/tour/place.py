@@ -77,7 +77,7 @@ def clock_options(clock: snapkv.ManualClock | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(
+def open_tour_store(
     path: str, *, request_bytes_max: int | None = None, create: bool = True
 ) -> Iterator[tuple[snapkv.SnapshotKV, snapkv.ManualClock]]:
     """Open the tour's store and its clock; `TourError` if the place contains something else.
@@ -106,7 +106,7 @@ def opened(
 def remove_store(path: str) -> None:
     """Remove the store of an earlier tour; raise `TourError`, and remove nothing, if it is not."""
     try:
-        with opened(path, create=False) as (store, _):
+        with open_tour_store(path, create=False) as (store, _):
             imported_last(store, path)
     except StoreNotFoundError:
         return

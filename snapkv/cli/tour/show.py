@@ -102,7 +102,7 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
     if again:
         place.remove_store(folder)
     say(console, "bold", f"{clone.root} at {shown_oid(clone.head)}")
-    with place.opened(folder, request_bytes_max=request_bytes_max) as (store, clock):
+    with place.open_tour_store(folder, request_bytes_max=request_bytes_max) as (store, clock):
         with progress(console, "importing", len(timeline.oids)) as advance:
             done = filling.import_history(
                 store,

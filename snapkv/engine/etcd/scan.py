@@ -48,13 +48,13 @@ class RangeSplitter:
 
     def pieces(self, key: bytes, range_end: bytes) -> list[RangePiece]:
         """Split a range; an empty one gives no pieces."""
-        return self._cut(self._sampled(key, range_end), key, range_end)
+        return self._split(self._sampled(key, range_end), key, range_end)
 
     def counted(self, piece: RangePiece, path: bytes) -> list[RangePiece]:
         """Split a range whose size is known, along a path; a small one stays whole."""
-        return self._cut([(piece, path)], piece.key, piece.range_end)
+        return self._split([(piece, path)], piece.key, piece.range_end)
 
-    def _cut(
+    def _split(
         self, todo: list[tuple[RangePiece, bytes]], key: bytes, range_end: bytes
     ) -> list[RangePiece]:
         done: list[RangePiece] = []
@@ -88,7 +88,7 @@ class RangeSplitter:
         """Return the parts of a piece along a path, down to where what is left is small enough."""
         parts: list[RangePiece] = []
         left, reached = piece.rows, b""
-        for along, spans in _steps(path, piece):
+        for along, spans in _sibling_ranges(path, piece):
             wanted = [Range(*span, self._revision, count_only=True) for span in spans]
             counts = [result.count for result in self._ask(wanted)]
             parts += [RangePiece(*span, n) for span, n in zip(spans, counts, strict=True) if n]
@@ -122,7 +122,9 @@ class RangeSplitter:
         return both <= self._rows or (rows <= self._rows // 8 and not self._too_large(both))
 
 
-def _steps(path: bytes, piece: RangePiece) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
+def _sibling_ranges(
+    path: bytes, piece: RangePiece
+) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
     """Yield a prefix of a path, and the ranges of siblings up to there."""
     length, stride, asked = 0, 1, 0
     spans: list[tuple[bytes, bytes]] = []
@@ -241,7 +243,7 @@ class Scan:
                 # by one.
                 last = page.kvs[-1].key
                 rest = RangePiece(last + b"\0", range_end, page.count - len(page.kvs))
-                spans += [piece[:2] for piece in reversed(self._cut(rest, last))]
+                spans += [piece[:2] for piece in reversed(self._split(rest, last))]
 
     def _read(self, key: bytes, range_end: bytes) -> pb.RangeResponse:
         while True:
@@ -260,7 +262,7 @@ class Scan:
             self._page_rows = min(self._fitting, self._page_rows * GROWTH_MAX)
         return page
 
-    def _cut(self, rest: RangePiece, last: bytes) -> list[RangePiece]:
+    def _split(self, rest: RangePiece, last: bytes) -> list[RangePiece]:
         """Return the pieces in which the rest behind the key `last` is read, itself if small."""
         rows = PIECE_PAGES * self._fitting
         return RangeSplitter(self._ask, self._revision, rows).counted(rest, path=last)

@@ -182,7 +182,7 @@ class WatchReader:
         self._key, self._range_end = key, range_end
         self._resume = start_revision  # all earlier batches are in the queue, or were taken
         self._floor = start_revision  # older batches are dropped: some servers send too much
-        self.reopened, self._opened = 0, False
+        self.reopened, self._was_open = 0, False
         self._denied = self._in_fragments = False
         self._rng = random.Random()
         self.changed = here().condition()
@@ -219,7 +219,7 @@ class WatchReader:
         reader = WatchReader(
             self._connection, self._key, self._range_end, start_revision, self._trusts_answers
         )
-        reader.reopened, reader._opened = self.reopened, self._opened
+        reader.reopened, reader._was_open = self.reopened, self._was_open
         return reader
 
     def start(self) -> None:
@@ -300,8 +300,8 @@ class WatchReader:
         )
         open_watch = self._connection.watch(pb.WatchRequest(create_request=create))
         with self.changed:
-            self.reopened += self._opened
-            self._opened = True
+            self.reopened += self._was_open
+            self._was_open = True
             self.open_watch = open_watch
             closed = self._closed
         try:

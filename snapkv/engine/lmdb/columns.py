@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from snapkv.base.extras import extra
+from snapkv.base.extras import requires_extra
 from snapkv.base.waiting import check_in_time
 from snapkv.engine.bulk_reads import CHANGES_BYTES, CHANGES_ROWS
 from snapkv.engine.contract import ALL_KEYS_END, ChangeColumns, Columns, Range, Replay
@@ -42,7 +42,7 @@ from snapkv.engine.lmdb.walking import TAIL_BYTES, Records, Walk
 from snapkv.engine.version_columns import BYTES_MAX, columns_in
 from snapkv.errors import CompactedError, CorruptStoreError
 
-with extra("arrow", "tables"):
+with requires_extra("arrow", "tables"):
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -184,7 +184,7 @@ def _scanned(env: Callable[[], Environment], wanted: Replay) -> Iterator[ChangeC
 class _RecordWalk(Walk):
     """A walk over all records, not one of each key."""
 
-    def _behind(self, raw: bytes) -> bytes:
+    def _next_target(self, raw: bytes) -> bytes:
         return raw + b"\0"
 
 

@@ -42,7 +42,7 @@ class WriterLock:
         # `with` on the plain lock, not on the condition: entering and leaving it is one step, so an
         # interrupt cannot come between taking the lock and entering the block
         self._mutex = threading.Lock()
-        self._turn = threading.Condition(self._mutex)
+        self._released = threading.Condition(self._mutex)
         self.owner: int | None = None
         """The thread that holds the lock, or is about to take it."""
         self._waiting: deque[int] = deque()
@@ -100,7 +100,7 @@ class WriterLock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         with self._mutex:
             if self._waiting:
-                self._turn.notify_all()  # first: after an interrupt the rest is done again
+                self._released.notify_all()  # first: after an interrupt the rest is done again
             self.owner = self._waiting[0] if self._waiting else None  # it leaves the queue itself
             if self.closed and self.owner is None:
                 self._close_file()
@@ -124,7 +124,7 @@ class WriterLock:
                     left = deadline - monotonic()
                     if left <= 0:
                         raise EngineBusyError("another thread of this process holds the lock")
-                    self._turn.wait(left)
+                    self._released.wait(left)
             finally:
                 if me in self._waiting:
                     self._waiting.remove(me)
@@ -153,7 +153,7 @@ class WriterLock:
         """Return whether the store was created completely."""
         return self._fd is not None and os.pread(self._fd, len(MARKER), 0) == MARKER
 
-    def mark(self) -> None:
+    def mark_complete(self) -> None:
         """Remember that the store is complete: from now on a missing data file is damage."""
         if self._fd is not None:
             os.pwrite(self._fd, MARKER, 0)

@@ -46,7 +46,7 @@ from snapkv.engine.lmdb.records import (
     key_of,
     span_of,
 )
-from snapkv.engine.lmdb.walking import FoundRecords, Walk, behind_key, seek, unescaped
+from snapkv.engine.lmdb.walking import FoundRecords, Walk, key_after, seek, unescaped
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
 _BE64 = struct.Struct(">Q")
@@ -342,7 +342,7 @@ def pieces(
         if held == rows:
             end = key_of(stride[-1][:-SUFFIX_BYTES]) + b"\0"
             found.append(RangePiece(key, end, held))
-            key, held, target = end, 0, behind_key(stride[-1])
+            key, held, target = end, 0, key_after(stride[-1])
         elif more:
             target = stride[-1] + b"\0"
     if held:

@@ -67,7 +67,7 @@ def _shared(path: str) -> Environment | None:
 def _open(path: str, options: EnvironmentOptions, create: bool) -> Environment:
     state = directory.state_of(path)
     if state is DirectoryState.COMPLETE:
-        return _opened(path, options)
+        return _open_complete(path, options)
     if not create:
         raise directory.missing(path)
     try:
@@ -80,12 +80,12 @@ def _open(path: str, options: EnvironmentOptions, create: bool) -> Environment:
     return env
 
 
-def _opened(path: str, options: EnvironmentOptions) -> Environment:
+def _open_complete(path: str, options: EnvironmentOptions) -> Environment:
     env = Environment(path, options)
     try:
         env.open()
         if not env.lock.marked():
-            env.lock.mark()  # a copy that came without the lock file
+            env.lock.mark_complete()  # a copy that came without the lock file
     except BaseException:
         env.close()
         raise
@@ -101,7 +101,7 @@ def _created(path: str, options: EnvironmentOptions) -> Environment:
         env.lock.acquire(bounded(CREATE_WAIT_SECONDS_MAX))
         if directory.state_of(path) is not DirectoryState.COMPLETE:
             _initialise(env)
-            env.lock.mark()
+            env.lock.mark_complete()
         if env.raw is None:
             env.open()
     except BaseException:

@@ -137,14 +137,14 @@ class Walk:
             self._chunk = len(values)
             del raws[len(values) :]
             more = True
-        self.target = self._behind(raws[-1]) if more else None
+        self.target = self._next_target(raws[-1]) if more else None
         return Records(raws, values, self._revision >= newest, False)
 
-    def _behind(self, raw: bytes) -> bytes:
+    def _next_target(self, raw: bytes) -> bytes:
         """Return where to continue after a record: at the key's version, or at the next key."""
         if raw[-SUFFIX_BYTES:] < self._suffix:
             return raw[:-SUFFIX_BYTES] + self._suffix
-        return behind_key(raw)
+        return key_after(raw)
 
     def _values(self, walked: Iterator[bytes], wanted: int) -> list[bytes]:
         """Return the values of up to `wanted` records: fewer where they take `CHUNK_BYTES`."""
@@ -250,7 +250,7 @@ def unescaped(names: list[bytes]) -> list[bytes]:
     return [name.replace(b"\0\xff", b"\0") for name in names]
 
 
-def behind_key(raw: bytes) -> bytes:
+def key_after(raw: bytes) -> bytes:
     """Return the lower bound of the keys after that of the record `raw`."""
     return raw[:-TAIL_BYTES] + _BEHIND_STEM
 

@@ -123,7 +123,7 @@ class FleetSite:
         with self._locks[connection.name]:
             if (found := self._sites.get(place)) is not None:
                 return found
-            keys = self._opened(connection) if kept is None else kept
+            keys = self._open_keys(connection) if kept is None else kept
             source = self.source_of(connection.name, keys)
             if kept is not None:
                 source.writable = False
@@ -139,7 +139,7 @@ class FleetSite:
             )
             return found
 
-    def _opened(self, connection: OpenMember) -> Keys:
+    def _open_keys(self, connection: OpenMember) -> Keys:
         """Return the open keys of a member; of a store with an archive, joined with the archive."""
         member = connection.member
         if member.archive is None:

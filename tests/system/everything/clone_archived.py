@@ -22,7 +22,7 @@ def ask(examiner: Examiner, request_bytes_max: int) -> list[AskedDate]:
     """
     with TemporaryDirectory(prefix="snapkv-tour-") as folder:
         path, archive = str(Path(folder, "store")), str(Path(folder, "archive"))
-        with place.opened(path, request_bytes_max=request_bytes_max) as (store, clock):
+        with place.open_tour_store(path, request_bytes_max=request_bytes_max) as (store, clock):
             filling.import_history(
                 store,
                 clock,

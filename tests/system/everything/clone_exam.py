@@ -45,7 +45,7 @@ def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | Non
 def filled(toured: Toured, path: str) -> Iterator[tuple[Examiner, filling.Imported]]:
     """Fill a store in a folder or an etcd with one clone, as `snapkv tour` does."""
     bytes_max = place.request_bytes_default(path)
-    with place.opened(path, request_bytes_max=bytes_max) as (store, clock):
+    with place.open_tour_store(path, request_bytes_max=bytes_max) as (store, clock):
         done = filling.import_history(
             store,
             clock,
