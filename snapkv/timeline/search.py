@@ -95,12 +95,13 @@ class Bracket:
         at, newest = block.find(self.field, self.wanted), len(block.revisions) - 1
         if at < newest:
             after = block.mark(max(at, -1) + 1)
-            self.narrow(after.revision, after)
+            if after.revision < self.high.revision:
+                self.high = after
             until = after.revision - 1
         else:
             until = block.until
-        if at >= 0:
-            self.narrow(until, block.mark(at))
+        if at >= 0 and until > self.low_until:
+            self.low, self.low_until = block.mark(at), until
         elif newest < 0:
             self.low_until = max(self.low_until, until)
 

@@ -463,15 +463,17 @@ class Tracker:
         """
         continuity = self.continuity
         epoch = continuity.epoch
-        if self.ring.slots > 1:  # else it holds no mark with the one after it
+        known = [self.newest]
+        if self.ring.slots > 1:  # else it holds no other mark
             self.follow()
+            known = self._known()
             with self._lock:
                 floor = self.ring.find(wanted) if field == TIMESTAMP else None
                 after = None if floor is None else self.ring.after(floor)
                 if floor and after and epoch == continuity.epoch:
                     return floor, after
         try:
-            found = self.lookup.between(field, wanted, self._known(), epoch)
+            found = self.lookup.between(field, wanted, known, epoch)
             if field == TIMESTAMP:
                 self.lookup.learn(*found, epoch)
         except FutureRevisionError:

@@ -240,13 +240,11 @@ class Environment:
 
     def close(self) -> None:
         """Close everything."""
-        if self.access.acquire(1.0):
-            try:
-                self.close_raw()
-            finally:
-                self.access.release()
-        else:  # py-lmdb itself ends running transactions
+        try:
+            self.access.acquire(1.0)  # without it, py-lmdb itself ends running transactions
             self.close_raw()
+        finally:
+            self.access.release()
         self.lock.close()
 
     def forget_parent(self, quiet: bool) -> None:
