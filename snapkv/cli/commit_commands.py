@@ -15,7 +15,7 @@ from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted
-from snapkv.cli.moments import moment, settled, settled_range, since
+from snapkv.cli.moments import moment, settled, settled_range
 from snapkv.cli.record_output import COMMIT_HEADINGS, Output, who_and_why
 from snapkv.cli.store_options import (
     CountOption,
@@ -158,7 +158,7 @@ def log(
     if keys and which.prefix is not None:
         raise CommandError("log takes either keys or --prefix")
     renderer, read = Renderer(rendering), which.read(rendering)
-    after, up_to = since(which.since_), moment(which.until)
+    after, up_to = moment(which.since_, "since"), moment(which.until)
     with options.long_output() as out, options.readable() as kv:
         span = settled_range(kv, which.since_, after, up_to)
         found = logged(kv, *span, keys=keys or (), **read)

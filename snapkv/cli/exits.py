@@ -135,8 +135,7 @@ class Interrupts:
     whether an error is that of an interrupt.
     """
 
-    def __init__(self) -> None:
-        self.came = False
+    came = False
 
     def __enter__(self) -> Interrupts:
         self._installed = (

@@ -24,7 +24,7 @@ from snapkv.cli.formats import (
     tree_json,
     version_json,
 )
-from snapkv.cli.moments import moment, settled, settled_range, since, up_to
+from snapkv.cli.moments import moment, settled, settled_range, up_to
 from snapkv.cli.record_output import Output, who_and_why
 from snapkv.cli.store_options import (
     ONE_SLOT,
@@ -170,7 +170,7 @@ def history(
     Of a long value, the line shows what differs from the version before. --ignore leaves out
     versions in which only such paths differ.
     """
-    after, before_end, renderer = since(since_), moment(until), Renderer(rendering)
+    after, before_end, renderer = moment(since_, "since"), moment(until), Renderer(rendering)
     with options.long_output() as out, options.readable() as kv:
         within = _is_between(kv, *settled_range(kv, since_, after, before_end))
         view, name = with_long_keys(kv, key)
@@ -268,14 +268,14 @@ def diff(
     a longer text its lines. -o json has the whole values.
     """
     before, after, renderer = moment(a), moment(b), Renderer(rendering)
-    longer = LongerNames(prefix)
+    longer = LongerNames(prefix) if prefix else None
     with (
         options.long_output(*renderer.headings) as out,
         options.readable(ring_slots=ONE_SLOT) as kv,
     ):
         before, after = settled(kv, before), settled(kv, after)
         found = kv.diff(before, after, prefix or None)
-        renderer.write(out, _seen(found, longer) if prefix else found)
+        renderer.write(out, _seen(found, longer) if longer is not None else found)
         renderer.finish(out)
     renderer.report_ignored()
     report_longer_names(longer)

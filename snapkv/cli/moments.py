@@ -15,26 +15,13 @@ from snapkv.timeline import Timeline
 from snapkv.times import When, format_time, revision_of, understood
 
 
-def moment(text: str | None) -> When | None:
-    """Return the time whose state a text on the command line names; None for now.
+def moment(text: str | None, meant: Literal["state", "since", "start"] = "state") -> When | None:
+    """Return the time that a text on the command line names; None for now.
 
-    Times are resolved here, once, so that the whole command means the same moment, and the
-    resolved time is shown. The store resolves revisions: see `settled`.
+    `meant` is one of the times of a `TypedTime`: that of a state, the one after which a range
+    begins, or the first instant. Times are resolved here, once, so that the whole command means the
+    same moment, and the resolved time is shown. The store resolves revisions: see `settled`.
     """
-    return _understood(text, "state")
-
-
-def since(text: str | None) -> When | None:
-    """Return the time after which a range begins, as `moment`; None for now."""
-    return _understood(text, "since")
-
-
-def start(text: str) -> When | None:
-    """Return the first instant that a text names, as `moment`; None for now."""
-    return _understood(text, "start")
-
-
-def _understood(text: str | None, meant: Literal["state", "since", "start"]) -> When | None:
     if text is None:
         return None
     now_ms = SystemClock().now_ms()

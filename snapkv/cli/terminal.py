@@ -36,8 +36,10 @@ def write_line(parts: Iterable[Part], *, error: bool = False) -> None:
 
         console(stream).print(Text.assemble(*parts), soft_wrap=True)
     else:
-        texts = [part if isinstance(part, str) else part[0] for part in parts]
-        stream.write("".join(texts) + "\n")
+        text = ""
+        for part in parts:
+            text += part if isinstance(part, str) else part[0]
+        stream.write(text + "\n")
 
 
 @lru_cache(maxsize=2)
@@ -64,8 +66,8 @@ def report_warning(message: str) -> None:
     report_headed("snapkv: warning: ", "bold yellow", message)
 
 
-def report_longer_names(found: LongerNames) -> None:
-    """Warn that a prefix matches keys that are not below it, if it does."""
+def report_longer_names(found: LongerNames | None) -> None:
+    """Warn that a prefix (None: no prefix) matches keys that are not below it, if it does."""
     if found:
         report_warning(str(found))
 

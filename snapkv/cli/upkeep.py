@@ -16,7 +16,7 @@ from snapkv.base.files import readable as readable_file
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.moments import moment, settled, start
+from snapkv.cli.moments import moment, settled
 from snapkv.cli.store_options import (
     AtOption,
     ModeOption,
@@ -62,7 +62,7 @@ def compact(
     The state at that time stays readable. All stores in the same place are affected, so it asks.
     The newest minute or so is always kept.
     """
-    limit, out = start(before), options.output
+    limit, out = moment(before, "start"), options.output
     if limit is None:
         raise CommandError("compact takes a time; the newest minute is always kept")
     with options.open_store() as kv:

@@ -12,7 +12,7 @@ from typing import Annotated
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
-from snapkv.cli.moments import settled, since
+from snapkv.cli.moments import moment, settled
 from snapkv.cli.record_output import COMMIT_HEADINGS, Output
 from snapkv.cli.store_options import (
     CountOption,
@@ -54,7 +54,7 @@ def watch(
     --observe, all writes that a tick stamps come at once, each with its own revision. Only commits
     of the ticking store have a writer.
     """
-    after, renderer = since(since_), Renderer(rendering, brief=not patch)
+    after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
     with (
         options.readable() as kv,

@@ -254,7 +254,8 @@ index_before=None),)
     ignored = Patterns.parse(ignore) if ignore else NO_PATTERNS
     if before is None or after is None:
         return _one_side(before, after, ignored)
-    unit = _unit(before, after)
+    forms = {before.form, after.form}
+    unit: Unit = "path" if forms == {"tree"} else "byte" if "bytes" in forms else "line"
     if before.value == after.value:
         return ValueDifference(before, after, "equal", unit, _ignore=ignored)
     if unit == "path":
@@ -277,11 +278,6 @@ def _one_side(before: Decoded | None, after: Decoded | None, ignored: Patterns) 
     shown = without(side.data, ignored)
     change = PathChange(state, (), *((None, shown) if state == "added" else (shown, None)))
     return ValueDifference(before, after, state, "path", (change,), 0, ignored)
-
-
-def _unit(before: Decoded, after: Decoded) -> Unit:
-    forms = {before.form, after.form}
-    return "path" if forms == {"tree"} else "byte" if "bytes" in forms else "line"
 
 
 # --- as lines ---

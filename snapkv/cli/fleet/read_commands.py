@@ -36,7 +36,7 @@ from snapkv.cli.key_commands import (
     write_value,
     write_versions,
 )
-from snapkv.cli.moments import moment, since
+from snapkv.cli.moments import moment
 from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import (
     AtOption,
@@ -194,7 +194,11 @@ def log(
     time of its tick. With KEY it prints the versions of that key, with their values.
     """
     renderer, policy = Renderer(rendering), chosen.policy()
-    after, before_end, read = since(which.since_), moment(which.until), which.read(rendering)
+    after, before_end, read = (
+        moment(which.since_, "since"),
+        moment(which.until),
+        which.read(rendering),
+    )
     if key is not None and (which.prefix is not None or read["details"]):
         what = "--prefix" if which.prefix is not None else "options of differences"
         raise CommandError(f"log KEY prints the versions of a key: leave {what} out")

@@ -18,7 +18,7 @@ from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
 from snapkv.cli.formats import Json, change_json, time_json, written_change_json
-from snapkv.cli.moments import since
+from snapkv.cli.moments import moment
 from snapkv.cli.record_output import COMMIT_HEADINGS, Output
 from snapkv.cli.store_options import (
     CountOption,
@@ -72,7 +72,7 @@ def watch(
     is missing: the file has the place of each member after the last item that was printed.
     """
     token = None if resume is None else _token_in(resume)
-    after = None if token is not None else since(since_)
+    after = None if token is not None else moment(since_, "since")
     idle_s, policy = seconds(timeout), chosen.policy("stale")
     renderer = Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
