@@ -76,9 +76,10 @@ class SharedFloor:
     def add(self, skew: int) -> None:
         """Keep a floor for a skew, too: the highest known floor that is within its reach."""
         with self.lock:
-            reach = _machine_now() + skew
-            known = filter(reach.__ge__, self.of_skew.values())
-            self.of_skew.setdefault(skew, max(known, default=0))
+            if skew not in self.of_skew:
+                reach = _machine_now() + skew
+                known = filter(reach.__ge__, self.of_skew.values())
+                self.of_skew[skew] = max(known, default=0)
 
     def take(self, timestamp: int, now: int, skew_max: int) -> None:
         """Raise the floors to a timestamp that a clock has issued or seen; the lock is held."""

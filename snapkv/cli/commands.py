@@ -287,9 +287,9 @@ def _parsed(ctx: Any, parse: Callable[[list[str]], Any], args: list[str]) -> Any
     ends = any(map(attrgetter("is_eager"), options.values()))  # as --help does
     for name, option in options.items():
         if not (option.multiple or option.count):
-            values, found[name] = found[name], found[name][-1]
-            if not (ends or ctx.resilient_parsing):
-                _check_once(ctx, option, [*_given_before(ctx, name), *values])
+            values, found[name] = [*_given_before(ctx, name), *found[name]], found[name][-1]
+            if len(values) > 1 and not (ends or ctx.resilient_parsing):
+                _check_once(ctx, option, values)
     return found, rest, order
 
 
@@ -301,8 +301,8 @@ def _given_before(ctx: Any, name: str) -> Iterator[object]:
 
 
 def _check_once(ctx: Any, option: Any, values: Sequence[object]) -> None:
-    different = len(set(values)) > 1
-    if len(values) < 2 or (option.is_flag and not different):
+    """Raise for an option that is given several times, unless it is a flag, each time the same."""
+    if option.is_flag and len(set(values)) == 1:
         return
     times = "twice" if len(values) == 2 else f"{len(values)} times"
     name = "/".join([*option.opts, *option.secondary_opts])
