@@ -20,8 +20,11 @@ from snapkv.errors import (
     StoreClosedError,
 )
 
-LOG_ENTRIES_MAX = 1_000
-"""Log entries read in one read transaction."""
+LOG_ENTRIES, LOG_ENTRIES_MAX = 16, 1_000
+"""The log entries that the first read transaction of a watch reads, and the most that one reads.
+
+Each reads twice as many as the one before: a replay ends after few revisions mostly.
+"""
 EVENT_BYTES_MAX = 4 << 20
 """Bytes of events after which a chunk ends, at the end of a revision."""
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1e-3, 50e-3
@@ -78,7 +81,7 @@ class LmdbWatcher:
         self._ready: deque[WatchBatch] = deque()
         self._state = StoredState(0, 0, 0)  # at the last read of the log
         self._seen_txn = -1  # LMDB's transaction number when the log was last read to its end
-        self._seen_commits = 0
+        self._seen_commits, self._entries_max = 0, LOG_ENTRIES
         self._closed = False
 
     def next(self, timeout: float | None) -> WatchBatch | None:
@@ -160,7 +163,8 @@ class LmdbWatcher:
         entries = size = 0
         if log.set_range(records.be64(self._next)):
             for raw, entry in log.iternext():
-                if entries == LOG_ENTRIES_MAX or size > EVENT_BYTES_MAX:
+                if entries == self._entries_max or size > EVENT_BYTES_MAX:
+                    self._entries_max = min(2 * self._entries_max, LOG_ENTRIES_MAX)
                     return
                 revision, entries = int.from_bytes(raw, "big"), entries + 1
                 if events := self._events(cursor, revision, entry):
