@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice, takewhile
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -36,6 +36,9 @@ from snapkv.reading.log import log as logged
 from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, dated, format_time, revision_of
+
+if TYPE_CHECKING:
+    from snapkv.fleet.merged_logs import MemberLogged
 
 WILDCARDS = frozenset("*?[")
 
@@ -125,19 +128,7 @@ class LogOptions:
         }
 
 
-class InLog(Protocol):
-    """A commit of a log."""
-
-    @property
-    def commit(self) -> Commit:
-        """The commit."""
-
-    @property
-    def is_tick(self) -> bool:
-        """Whether it is left out without --ticks."""
-
-
-OneInLog = TypeVar("OneInLog", bound=InLog)
+OneInLog = TypeVar("OneInLog", "Logged", "MemberLogged")
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
