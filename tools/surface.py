@@ -261,12 +261,11 @@ def _text_of(schema: Any) -> str:
 def metrics() -> Iterator[str]:
     """Yield each metric, its type, its labels and its help."""
     from cdcmeta.metrics import CaptureMetrics
-    from snapkv.metrics import prometheus as instruments
+    from snapkv.metrics import prometheus
 
     families = [
-        *vars(instruments.Instruments()).values(),
-        *vars(instruments.RecorderInstruments()).values(),
-        *instruments.Gauges().families(),
+        *prometheus.instruments().values(),
+        *prometheus.families().values(),
         *CaptureMetrics(registry=None).describe(),
     ]
     for each in families:

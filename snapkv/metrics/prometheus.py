@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import (
     REGISTRY,
@@ -45,165 +45,95 @@ from snapkv.times import physical_ms
 
 STORE = ("url", "store")
 SECONDS = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    60.0,
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0),
 )
 """From a commit to memory to the longest deadline."""
 LAG_SECONDS = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3_600.0, 86_400.0)
 MEMBERS = (1, 2, 4, 8, 16, 32, 64, 128)
 
-
-class Instruments:
-    """The counters and histograms that events change."""
-
-    def __init__(self) -> None:
-        self.commit_seconds = _histogram(
-            "snapkv_commit_seconds",
-            "How long callers waited for a commit, by its outcome.",
-            SECONDS,
-            "outcome",
-        )
-        self.commit_members = _histogram(
-            "snapkv_commit_members",
-            "How many calls shared the transaction of a commit that landed.",
-            MEMBERS,
-        )
-        self.commit_retries = _counter(
-            "snapkv_commit_retries",
-            "How often commits and ticks were sent again after a lost round.",
-        )
-        self.lost_rounds = _counter(
-            "snapkv_lost_rounds",
-            "Transactions that came too late, because another process committed first.",
-        )
-        self.fences = _counter(
-            "snapkv_fences",
-            "Fences, by what they found out about a commit without an answer.",
-            "outcome",
-        )
-        self.ticks = _counter("snapkv_ticks", "Ticks, by their outcome.", "outcome")
-        self.watch_lag_seconds = _histogram(
-            "snapkv_watch_lag_seconds",
-            "How old commits were when a watch returned them.",
-            LAG_SECONDS,
-        )
-        self.watch_changes = _counter("snapkv_watch_changes", "Changes that watches returned.")
-        self.failovers = _counter(
-            "snapkv_failovers", "How often another endpoint of the cluster answered than before."
-        )
-        self.compactions = _counter("snapkv_compactions", "Compactions by this process.")
-
-
-class RecorderInstruments:
-    """The gauges that recorders set."""
-
-    def __init__(self) -> None:
-        self.state = _gauge(
-            "snapkv_recorder_state",
-            "1 for the state that a recorder is in, 0 for each other state.",
-            "state",
-        )
-        self.lag_seconds = _gauge(
-            "snapkv_archive_lag_seconds",
-            "Age of the newest commit that a recorder has read and that is not durable yet.",
-        )
-        self.timestamp_seconds = _gauge(
-            "snapkv_recorded_timestamp_seconds",
-            "Time of the newest commit that a recorder has made durable, since 1970.",
-        )
-        self.pending_bytes = _gauge(
-            "snapkv_recorder_pending_bytes",
-            "Bytes that a recorder has read and that are not durable yet.",
-        )
-        self.commits = _gauge(
-            "snapkv_recorded_commits", "Commits that a recorder has read since it began."
-        )
-        self.gaps = _gauge(
-            "snapkv_recording_gaps",
-            "Times since it began that compaction was faster than a recorder.",
-        )
+EVENTS = {
+    "snapkv_commit_seconds": "How long callers waited for a commit, by its outcome.",
+    "snapkv_commit_members": "How many calls shared the transaction of a commit that landed.",
+    "snapkv_commit_retries": "How often commits and ticks were sent again after a lost round.",
+    "snapkv_lost_rounds": "Transactions that came too late, because another process committed "
+    "first.",
+    "snapkv_fences": "Fences, by what they found out about a commit without an answer.",
+    "snapkv_ticks": "Ticks, by their outcome.",
+    "snapkv_watch_lag_seconds": "How old commits were when a watch returned them.",
+    "snapkv_watch_changes": "Changes that watches returned.",
+    "snapkv_failovers": "How often another endpoint of the cluster answered than before.",
+    "snapkv_compactions": "Compactions by this process.",
+}
+"""The counters and histograms that events change, with their help."""
+BUCKETS: dict[str, Sequence[float]] = {
+    "snapkv_commit_seconds": SECONDS,
+    "snapkv_commit_members": MEMBERS,
+    "snapkv_watch_lag_seconds": LAG_SECONDS,
+}
+"""The buckets of the histograms among them."""
+RECORDERS = {
+    "snapkv_recorder_state": "1 for the state that a recorder is in, 0 for each other state.",
+    "snapkv_archive_lag_seconds": "Age of the newest commit that a recorder has read and that is "
+    "not durable yet.",
+    "snapkv_recorded_timestamp_seconds": "Time of the newest commit that a recorder has made "
+    "durable, since 1970.",
+    "snapkv_recorder_pending_bytes": "Bytes that a recorder has read and that are not durable yet.",
+    "snapkv_recorded_commits": "Commits that a recorder has read since it began.",
+    "snapkv_recording_gaps": "Times since it began that compaction was faster than a recorder.",
+}
+"""The gauges that recorders set."""
+GAUGES = {
+    "snapkv_open_stores": "Open stores of this process.",
+    "snapkv_newest_timestamp_seconds": "Newest time of the store that this process knows, since "
+    "1970.",
+    "snapkv_tick_lag_seconds": "Age of the newest time that this process knows.",
+    "snapkv_compaction_horizon_timestamp_seconds": "Oldest time that can be read, as far as this "
+    "process knows, since 1970.",
+    "snapkv_ring_size": "Commits that are looked up in memory.",
+    "snapkv_ring_slots": "How many of them there can be.",
+    "snapkv_ring_hit_ratio": "Share of the ring among lookups of past times.",
+    "snapkv_waiting_commits": "Calls that wait for the transaction before.",
+    "snapkv_watches": "Open watches.",
+}
+"""The gauges that are read from `Stats` at each scrape."""
+TOTALS = {
+    "snapkv_lookups": "Lookups, by the path that found the moment.",
+    "snapkv_unknown_outcomes": "Calls that ended with CommitUnknownError.",
+    "snapkv_restores": "How often the engine turned out to hold another history.",
+    "snapkv_hook_errors": "Calls of hooks that raised.",
+}
+"""The counters that are read from `Stats`."""
+LABELS = {
+    "snapkv_commit_seconds": ("outcome",),
+    "snapkv_fences": ("outcome",),
+    "snapkv_ticks": ("outcome",),
+    "snapkv_recorder_state": ("state",),
+    "snapkv_lookups": ("path",),
+}
+"""The labels of metrics beside the labels of all."""
 
 
-def _counter(name: str, text: str, *labels: str) -> Counter:
-    return Counter(name, text, (*STORE, *labels), registry=None)
+def instruments() -> dict[str, Any]:
+    """Return new metrics that events change, by name."""
+    made: dict[str, Any] = {}
+    for name, text in EVENTS.items():
+        labels = (*STORE, *LABELS.get(name, ()))
+        if name in BUCKETS:
+            made[name] = Histogram(name, text, labels, buckets=BUCKETS[name], registry=None)
+        else:
+            made[name] = Counter(name, text, labels, registry=None)
+    for name, text in RECORDERS.items():
+        made[name] = Gauge(name, text, (*STORE, "into", *LABELS.get(name, ())), registry=None)
+    return made
 
 
-def _histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-    return Histogram(name, text, (*STORE, *labels), buckets=buckets, registry=None)
-
-
-def _gauge(name: str, text: str, *labels: str) -> Gauge:
-    return Gauge(name, text, (*STORE, "into", *labels), registry=None)
-
-
-def _collected(instruments: object) -> Iterator[Metric]:
-    for each in vars(instruments).values():
-        yield from each.collect()
-
-
-class Gauges:
-    """The metrics that are read from `Stats` at each scrape; new objects for each."""
-
-    def __init__(self) -> None:
-        def gauge(name: str, text: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(name, text, labels=STORE)
-
-        self.stores = gauge("snapkv_open_stores", "Open stores of this process.")
-        self.newest = gauge(
-            "snapkv_newest_timestamp_seconds",
-            "Newest time of the store that this process knows, since 1970.",
-        )
-        self.tick_lag = gauge(
-            "snapkv_tick_lag_seconds", "Age of the newest time that this process knows."
-        )
-        self.horizon = gauge(
-            "snapkv_compaction_horizon_timestamp_seconds",
-            "Oldest time that can be read, as far as this process knows, since 1970.",
-        )
-        self.ring_size = gauge("snapkv_ring_size", "Commits that are looked up in memory.")
-        self.ring_slots = gauge("snapkv_ring_slots", "How many of them there can be.")
-        self.ring_hit_ratio = gauge(
-            "snapkv_ring_hit_ratio", "Share of the ring among lookups of past times."
-        )
-        self.waiting = gauge(
-            "snapkv_waiting_commits", "Calls that wait for the transaction before."
-        )
-        self.watches = gauge("snapkv_watches", "Open watches.")
-        self.lookups = CounterMetricFamily(
-            "snapkv_lookups",
-            "Lookups, by the path that found the moment.",
-            labels=(*STORE, "path"),
-        )
-        self.unknown = CounterMetricFamily(
-            "snapkv_unknown_outcomes",
-            "Calls that ended with CommitUnknownError.",
-            labels=STORE,
-        )
-        self.restores = CounterMetricFamily(
-            "snapkv_restores",
-            "How often the engine turned out to hold another history.",
-            labels=STORE,
-        )
-        self.hook_errors = CounterMetricFamily(
-            "snapkv_hook_errors", "Calls of hooks that raised.", labels=STORE
-        )
-
-    def families(self) -> list[Metric]:
-        """Return all of them."""
-        return list(vars(self).values())
+def families() -> dict[str, Any]:
+    """Return new metrics for what one scrape reads from `Stats`, by name."""
+    return {
+        name: kind(name, text, labels=(*STORE, *LABELS.get(name, ())))
+        for kind, texts in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, TOTALS))
+        for name, text in texts.items()
+    }
 
 
 STATES = ("starting", "standby", "recording", "waiting")
@@ -258,7 +188,7 @@ class Metrics(Hooks):
         self, registry: CollectorRegistry | None = REGISTRY, *, lookups: bool = True
     ) -> None:
         self._lookups = lookups
-        self._instruments, self._recorders = Instruments(), RecorderInstruments()
+        self._kept = instruments()
         self._clock = SystemClock()
         self._open: weakref.WeakSet[SnapshotKV] = weakref.WeakSet()
         self._closed: dict[StoreLabel, _Totals] = defaultdict(_Totals)
@@ -298,69 +228,77 @@ class Metrics(Hooks):
 
     def on_commit(self, event: CommitEvent) -> None:
         """Count a commit."""
-        labels, kept = _labels(event.store), self._instruments
-        kept.commit_seconds.labels(*labels, event.outcome).observe(event.duration_s)
+        self._of("snapkv_commit_seconds", event.store, event.outcome).observe(event.duration_s)
         if event.members:
-            kept.commit_members.labels(*labels).observe(event.members)
+            self._of("snapkv_commit_members", event.store).observe(event.members)
         if event.lost_rounds:
-            kept.commit_retries.labels(*labels).inc(event.lost_rounds)
+            self._of("snapkv_commit_retries", event.store).inc(event.lost_rounds)
 
     def on_tick(self, event: TickEvent) -> None:
         """Count a tick."""
-        labels, kept = _labels(event.store), self._instruments
-        kept.ticks.labels(*labels, event.outcome).inc()
+        self._of("snapkv_ticks", event.store, event.outcome).inc()
         if event.lost_rounds:
-            kept.commit_retries.labels(*labels).inc(event.lost_rounds)
+            self._of("snapkv_commit_retries", event.store).inc(event.lost_rounds)
 
     def on_lost_round(self, event: LostRoundEvent) -> None:
         """Count a lost round."""
-        self._instruments.lost_rounds.labels(*_labels(event.store)).inc()
+        self._of("snapkv_lost_rounds", event.store).inc()
 
     def on_fence(self, event: FenceEvent) -> None:
         """Count a fence."""
-        self._instruments.fences.labels(*_labels(event.store), event.outcome).inc()
+        self._of("snapkv_fences", event.store, event.outcome).inc()
 
     def on_watch(self, event: WatchEvent) -> None:
         """Count what a watch returns."""
-        labels, kept = _labels(event.store), self._instruments
-        kept.watch_lag_seconds.labels(*labels).observe(event.lag_s)
-        kept.watch_changes.labels(*labels).inc(event.changes)
+        self._of("snapkv_watch_lag_seconds", event.store).observe(event.lag_s)
+        self._of("snapkv_watch_changes", event.store).inc(event.changes)
 
     def on_failover(self, event: FailoverEvent) -> None:
         """Count a failover."""
-        self._instruments.failovers.labels(*_labels(event.store)).inc()
+        self._of("snapkv_failovers", event.store).inc()
 
     def on_compaction(self, event: CompactionEvent) -> None:
         """Count a compaction."""
-        self._instruments.compactions.labels(*_labels(event.store)).inc()
+        self._of("snapkv_compactions", event.store).inc()
 
     def on_record(self, event: RecordEvent) -> None:
         """Take what a recorder reports."""
-        labels, kept = (*_labels(event.store), event.into), self._recorders
-        for state in STATES:
-            kept.state.labels(*labels, state).set(state == event.state)
-        kept.lag_seconds.labels(*labels).set(event.lag_s)
-        kept.pending_bytes.labels(*labels).set(event.pending_bytes)
-        kept.commits.labels(*labels).set(event.commits)
-        kept.gaps.labels(*labels).set(event.gaps)
+        found = {
+            "snapkv_archive_lag_seconds": event.lag_s,
+            "snapkv_recorder_pending_bytes": event.pending_bytes,
+            "snapkv_recorded_commits": event.commits,
+            "snapkv_recording_gaps": event.gaps,
+        }
         if event.recorded:
-            kept.timestamp_seconds.labels(*labels).set(physical_ms(event.recorded) / 1_000)
+            found["snapkv_recorded_timestamp_seconds"] = physical_ms(event.recorded) / 1_000
+        for name, value in found.items():
+            self._of(name, event.store, event.into).set(value)
+        for state in STATES:
+            of_state = self._of("snapkv_recorder_state", event.store, event.into, state)
+            of_state.set(state == event.state)
+
+    def _of(self, name: str, store: StoreLabel, *labels: str) -> Any:
+        """Return the metric of a store with more labels."""
+        return self._kept[name].labels(store.url, store.name, *labels)
 
     # --- the collector ---
 
     def describe(self) -> Iterable[Metric]:
         """Return all metrics without samples, which the registry compares with those it has."""
-        gauges = Gauges().families()
-        return [*_collected(self._instruments), *_collected(self._recorders), *gauges]
+        return [*self._collected(), *families().values()]
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; no round trip."""
-        yield from _collected(self._instruments)
-        yield from _collected(self._recorders)
-        yield from self._gauges().families()
+        yield from self._collected()
+        yield from self._read().values()
 
-    def _gauges(self) -> Gauges:
-        gauges, stats_of = Gauges(), defaultdict(list)
+    def _collected(self) -> Iterator[Metric]:
+        for each in self._kept.values():
+            yield from each.collect()
+
+    def _read(self) -> dict[str, Any]:
+        """Return what `Stats` of all stores say."""
+        found, stats_of = families(), defaultdict(list)
         with self._lock:
             handles = list(self._open)
             totals = {label: each.copy() for label, each in self._closed.items()}
@@ -371,41 +309,34 @@ class Metrics(Hooks):
             total = totals.get(label) or _Totals()
             for stats in stats_of[label]:
                 total.add(stats)
-            self._add_totals(gauges, _labels(label), total)
-            self._add_open(gauges, _labels(label), stats_of[label])
-        return gauges
+            for name, value in self._samples(total, stats_of[label]).items():
+                if value is not None:
+                    found[name].add_metric((label.url, label.name), value)
+            for path, count in total.lookups.items():
+                found["snapkv_lookups"].add_metric((label.url, label.name, path), count)
+        return found
 
-    @staticmethod
-    def _add_totals(gauges: Gauges, labels: tuple[str, str], total: _Totals) -> None:
-        for path, count in total.lookups.items():
-            gauges.lookups.add_metric((*labels, path), count)
+    def _samples(self, total: _Totals, stats: list[Stats]) -> dict[str, float | None]:
+        """Return the metrics of one label, None for one that is not known."""
         past = sum(count for path, count in total.lookups.items() if path != "head")
-        if past:
-            gauges.ring_hit_ratio.add_metric(labels, total.lookups["ring"] / past)
-        gauges.unknown.add_metric(labels, total.unknown)
-        gauges.restores.add_metric(labels, total.restores)
-        gauges.hook_errors.add_metric(labels, total.hook_errors)
-
-    def _add_open(self, gauges: Gauges, labels: tuple[str, str], stats: list[Stats]) -> None:
-        gauges.stores.add_metric(labels, len(stats))
-        gauges.ring_size.add_metric(labels, max((each.ring_size for each in stats), default=0))
-        gauges.ring_slots.add_metric(labels, max((each.ring_slots for each in stats), default=0))
-        gauges.waiting.add_metric(labels, sum(each.waiting for each in stats))
-        gauges.watches.add_metric(labels, sum(each.watches for each in stats))
         newest_ms = physical_ms(max((each.newest_timestamp for each in stats), default=0))
-        if newest_ms:
-            lag_s = max(0.0, (self._clock.now_ms() - newest_ms) / 1_000)
-            gauges.newest.add_metric(labels, newest_ms / 1_000)
-            gauges.tick_lag.add_metric(labels, lag_s)
-        earliest = [
-            each.earliest_timestamp for each in stats if each.earliest_timestamp is not None
-        ]
-        if earliest:
-            gauges.horizon.add_metric(labels, physical_ms(max(earliest)) / 1_000)
-
-
-def _labels(store: StoreLabel) -> tuple[str, str]:
-    return store.url, store.name
+        known = [e.earliest_timestamp for e in stats if e.earliest_timestamp is not None]
+        earliest_s = physical_ms(max(known)) / 1_000 if known else None
+        lag_s = max(0.0, (self._clock.now_ms() - newest_ms) / 1_000)
+        return {
+            "snapkv_open_stores": len(stats),
+            "snapkv_newest_timestamp_seconds": newest_ms / 1_000 or None,
+            "snapkv_tick_lag_seconds": lag_s if newest_ms else None,
+            "snapkv_compaction_horizon_timestamp_seconds": earliest_s,
+            "snapkv_ring_size": max((each.ring_size for each in stats), default=0),
+            "snapkv_ring_slots": max((each.ring_slots for each in stats), default=0),
+            "snapkv_ring_hit_ratio": total.lookups["ring"] / past if past else None,
+            "snapkv_waiting_commits": sum(each.waiting for each in stats),
+            "snapkv_watches": sum(each.watches for each in stats),
+            "snapkv_unknown_outcomes": total.unknown,
+            "snapkv_restores": total.restores,
+            "snapkv_hook_errors": total.hook_errors,
+        }
 
 
 # --- a server for processes that have none ---

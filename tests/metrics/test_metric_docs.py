@@ -11,7 +11,7 @@ import pytest
 from cdcmeta.metrics import CaptureMetrics
 from cdcmeta.metrics.captures import CAPTURE, FEED, OWNED
 from snapkv.metrics import Metrics
-from snapkv.metrics.prometheus import STORE, Gauges
+from snapkv.metrics.prometheus import STORE, families
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "metrics.md").read_text()
@@ -31,9 +31,9 @@ class Shown(NamedTuple):
 def of_code() -> dict[str, Shown]:
     """Return every metric by the name that queries use, without the suffixes of histograms."""
     metrics, captures = Metrics(None), CaptureMetrics(registry=None)
-    instruments = [*vars(metrics._instruments).values(), *vars(metrics._recorders).values()]
-    described = [(each._name, each._type, each._labelnames) for each in instruments]
-    gauges = [*Gauges().families(), *captures.describe()]
+    kept = metrics._kept.values()
+    described = [(each._name, each._type, each._labelnames) for each in kept]
+    gauges = [*families().values(), *captures.describe()]
     described += [(each.name, each.type, each._labelnames) for each in gauges]
     assert {name for name, _, _ in described} == {
         each.name for each in [*metrics.describe(), *captures.describe()]
