@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from snapkv.base.arguments import check_text
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX
@@ -34,6 +34,15 @@ class RestorePlan(NamedTuple):
     past: Snapshot[str]
     head: Snapshot[str]
     changes: list[Difference[str]]
+
+    @property
+    def writes(self) -> dict[str, Any]:
+        """The arguments of a commit that restores, if no other commit comes first."""
+        return {
+            "puts": {each.key: each.after for each in self.changes if each.after is not None},
+            "deletes": [each.key for each in self.changes if each.after is None],
+            "guards": [HeadAt(self.head.revision)],
+        }
 
 
 def planned(
@@ -74,14 +83,8 @@ def restored(
         note = f"restore {prefix[:80]!r} to {format_time(plan.past.timestamp)}"
         said = replace(said, note=note)
     for _ in range(TRIES):
-        ops = replace(
-            said,
-            puts={c.key: c.after for c in plan.changes if c.after is not None},
-            deletes=[c.key for c in plan.changes if c.after is None],
-            guards=[HeadAt(plan.head.revision)],
-        )
         try:
-            return _committed(core, ops, left)
+            return _committed(core, replace(said, **plan.writes), left)
         except ConflictError:
             with left.reads():
                 plan = _plan(plan.past, keys.at(timeout=timeout), prefix)

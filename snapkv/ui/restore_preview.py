@@ -100,7 +100,7 @@ class Restores:
             if not plan.changes:
                 raise InvalidOptionError("nothing to restore: the keys are as they were then")
             with suppress(ConflictError):  # a tick, or another commit, which the next try finds
-                return self._commit(plan, note.strip(), writer)
+                return self._store.commit(**plan.writes, note=note.strip(), writer=writer)
         raise ConflictError([(HeadAt(head), preview.head)], STALE)
 
     def _changed_since(self, head: int) -> bool:
@@ -112,12 +112,3 @@ class Restores:
             budget=Budget(LOOK_S),
         )
         return bool(found.steps) or not found.complete
-
-    def _commit(self, plan: RestorePlan, note: str, writer: str | None) -> Commit:
-        return self._store.commit(
-            puts={each.key: each.after for each in plan.changes if each.after is not None},
-            deletes=[each.key for each in plan.changes if each.after is None],
-            guards=[HeadAt(plan.head.revision)],
-            note=note,
-            writer=writer,
-        )
