@@ -40,16 +40,6 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Blamed:
-    """A path or a line of a value with the version that wrote it; `first` begins a run of one."""
-
-    place: str
-    text: str
-    version: Version
-    first: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Rendering:
     """How values are read: a kind or a decoder instead of finding it out, and ignored paths."""
 
@@ -81,20 +71,18 @@ class Rendering:
         lines = found.lines(way, context=CONTEXT_LINES, width=SIDES_COLUMNS, lines_max=most)
         return Shown(lines, "" if lines else found.summary, way == "side-by-side")
 
-    def blamed(self, versions: Sequence[Version]) -> list[Blamed]:
+    def blamed(self, versions: Sequence[Version]) -> list[Blame]:
         """Return what each path or line of the newest version owes to which version.
 
-        Nothing of values that are too large for a page.
+        Nothing of values that are too large for a page; one that is not of the kind says it by
+        itself.
         """
         if any(len(each.value or b"") > BLAMED_BYTES_MAX for each in versions[:1]):
             return []
-        made: list[Blamed] = []
-        last: Version | None = None
-        for each in self._blame(versions):
-            place = each.place if isinstance(each.place, str) else ""
-            made.append(Blamed(place, each.text, each.version, each.version is not last))
-            last = each.version
-        return made
+        try:
+            return blame(reversed(versions), self.kind, self.decoder)
+        except InvalidOptionError:
+            return blame(reversed(versions))
 
     def _decoded(self, data: bytes) -> Decoded:
         """Return what a value says; one that is not of the wanted kind says it by itself."""
@@ -102,12 +90,6 @@ class Rendering:
             return decode(data, self.kind, self.decoder)
         except InvalidOptionError:
             return decode(data)
-
-    def _blame(self, versions: Sequence[Version]) -> list[Blame]:
-        try:
-            return blame(reversed(versions), self.kind, self.decoder)
-        except InvalidOptionError:
-            return blame(reversed(versions))
 
     def preview(self, data: bytes) -> str:
         """Return the beginning of a value on one line; of Kubernetes' objects kind and name."""

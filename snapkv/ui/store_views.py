@@ -9,6 +9,7 @@ from typing import Any
 from snapkv.errors import CompactedError, InvalidOptionError, KeyNotFoundError
 from snapkv.layout import Mark
 from snapkv.model import Version
+from snapkv.rendering import Blame
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered_values
 from snapkv.ui.commit_list import STEPS_MAX, CommitSummary, commit_at, steps_back, steps_on
@@ -200,6 +201,12 @@ class Owed:
     writer: str | None
     note: str | None
 
+    @classmethod
+    def of(cls, each: Blame) -> Owed:
+        """Return a path or a line without the value of its version."""
+        place, version = each.place if isinstance(each.place, str) else "", each.version
+        return cls(place, each.text, version.revision, version.ts, version.writer, version.note)
+
 
 def key(c: Context) -> Page:
     """Show one key: its value, its versions, any two compared, blame."""
@@ -227,13 +234,13 @@ def key(c: Context) -> Page:
             if c.state.has("a") or c.state.has("b"):
                 raise
             before = None
-    blamed, line = list[rendered_values.Blamed](), None
-    if show == "blame" and not c.source.hides(name):
+    owed, line = list[Owed](), None
+    if show == "blame" and not c.source.redaction.covers(name):
         found = with_bytes(found, BLAMED_VERSIONS_BYTES_MAX)
-        blamed, line = blamed_lines(c, found.versions)
+        owed, line = owed_lines(c, found.versions)
     data = KeyData(
         name,
-        None if c.source.hides(name) else value,
+        None if c.source.redaction.covers(name) else value,
         None if value is None else len(value),
         revision,
         [VersionRow.of(each) for each in found.versions],
@@ -245,7 +252,7 @@ def key(c: Context) -> Page:
         before or "",
         after or "",
         uncompared=after is not None and compared is None,
-        blame=[owed(each) for each in blamed] if show == "blame" else None,
+        blame=owed if show == "blame" else None,
         line=line,
     )
     words = {
@@ -256,24 +263,17 @@ def key(c: Context) -> Page:
     if show == "history" and (c.state.has("a") or c.state.has("b")):
         words = ["diff", data.before, data.after, "--prefix", name]
     too_large = (data.size or 0) > rendered_values.BLAMED_BYTES_MAX
-    more = {"tab": show, "way": way_of(c), "blamed": blamed, "too_large": too_large}
+    more = {"tab": show, "way": way_of(c), "too_large": too_large}
     return Page("key.html", name, data, more, c.source.command(*words))
 
 
-def blamed_lines(
-    c: Context, found: list[Version]
-) -> tuple[list[rendered_values.Blamed], int | None]:
+def owed_lines(c: Context, found: list[Version]) -> tuple[list[Owed], int | None]:
     """Return a page of the lines of blame, and the number of the line that begins the next one."""
     blamed = c.rendering.blamed(found)
     start = c.state.number("line", 1, len(blamed) or 1) - 1
     end = start + c.state.part(BLAMED_LINES_MAX)
-    return blamed[start:end], end + 1 if end < len(blamed) else None
-
-
-def owed(each: rendered_values.Blamed) -> Owed:
-    """Return a path or a line without the value of its version."""
-    version = each.version
-    return Owed(each.place, each.text, version.revision, version.ts, version.writer, version.note)
+    lines = [Owed.of(each) for each in blamed[start:end]]
+    return lines, end + 1 if end < len(blamed) else None
 
 
 def before_of(versions: list[Version], newest: int) -> str:
