@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from base64 import b64encode
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 PREVIEW_CHARS_MAX = 60
 """The most characters of a value that a line shows; binary values take two for each byte."""
@@ -165,6 +166,25 @@ def stored_text(value: bytes) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return None
+
+
+def value_json(value: bytes | None) -> Any:
+    r"""Return a value for JSON: its text when it is UTF-8, else base64; None for no value.
+
+    >>> value_json(b"v1"), value_json(b"\xff"), value_json(None)
+    ('v1', {'base64': '/w=='}, None)
+    """
+    text = None if value is None else stored_text(value)
+    return {"base64": b64encode(value).decode()} if value is not None and text is None else text
+
+
+def key_json(key: str) -> Any:
+    r"""Return a key for JSON: its text, or base64 of an observed key that is not UTF-8.
+
+    >>> key_json("/r/a"), key_json("/r/\udcff")
+    ('/r/a', {'base64': 'L3Iv/w=='})
+    """
+    return key if key.isascii() else value_json(key.encode(errors="surrogateescape"))
 
 
 def shortened_text(text: str, chars_max: int) -> str:

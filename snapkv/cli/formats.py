@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import json
 from math import isfinite
@@ -10,9 +9,11 @@ from typing import Any
 
 from snapkv.base.text import PREVIEW_CHARS_MAX, escaped, shortened_text
 from snapkv.base.text import counted as counted
+from snapkv.base.text import key_json as key_json
 from snapkv.base.text import key_text as key_text
 from snapkv.base.text import preview as preview
 from snapkv.base.text import quoted as quoted
+from snapkv.base.text import value_json as value_json
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
 from snapkv.times import format_time
 
@@ -96,29 +97,6 @@ def cell_text(value: Any) -> str:
         return ""
     text = escaped(value if isinstance(value, str) else json_line(value))
     return shortened_text(text, PREVIEW_CHARS_MAX)
-
-
-def value_json(value: bytes | None) -> Any:
-    r"""Return a value for JSON: its text when it is UTF-8, else base64; None for no value.
-
-    >>> value_json(b"v1"), value_json(b"\xff"), value_json(None)
-    ('v1', {'base64': '/w=='}, None)
-    """
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-def key_json(key: str) -> Any:
-    r"""Return a key for JSON: its text, or base64 of an observed key that is not UTF-8.
-
-    >>> key_json("/r/a"), key_json("/r/\udcff")
-    ('/r/a', {'base64': 'L3Iv/w=='})
-    """
-    return value_json(key.encode(errors="surrogateescape"))
 
 
 def tree_json(tree: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 from markupsafe import Markup
 
@@ -93,13 +94,31 @@ def word_of(timestamp: int) -> str:
 
 
 @dataclass
-class Context:
-    """A request of a page, and what its URL names."""
+class PageRequest:
+    """A request of a page: the site, what its URL names, and the user."""
 
-    site: Site
+    site: Any
     state: State
     user: str | None = None
     token: str = ""
+
+    def budget(self, parts: float = 1.0) -> Budget:
+        """Return the time that a view may take, or a part of it; a link may give it 20 times."""
+        more = 20.0 if self.state["look"] == "longer" else 1.0
+        return Budget(self.site.budget_s * parts * more)
+
+    @cached_property
+    def rendering(self) -> Rendering:
+        """How values are shown."""
+        rendering: Rendering = self.site.rendering
+        return replace(rendering, share=self.state.share)
+
+
+@dataclass
+class Context(PageRequest):
+    """A request of a page, and what its URL names."""
+
+    site: Site
 
     @property
     def source(self) -> Source:
@@ -110,11 +129,6 @@ class Context:
     def prefix(self) -> str:
         """The prefix of the keys, the whole one by default."""
         return self.state["prefix"] or self.source.root
-
-    def budget(self, parts: float = 1.0) -> Budget:
-        """Return the time that a view may take, or a part of it; a link may give it ten times."""
-        more = 20.0 if self.state["look"] == "longer" else 1.0
-        return Budget(self.site.budget_s * parts * more)
 
     # --- the moment and the range ---
 
@@ -161,11 +175,6 @@ class Context:
     def bar(self) -> Bar:
         """The time bar."""
         return bar(self.source, *self.span, buckets_max=max(4, self.state.part(BUCKETS_MAX)))
-
-    @cached_property
-    def rendering(self) -> Rendering:
-        """How values are shown."""
-        return replace(self.site.rendering, share=self.state.share)
 
     # --- the same in a terminal ---
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from snapkv.base.text import key_json, value_json
 from snapkv.base.waiting import check_in_time
 from snapkv.engine.contract import PAIRS
 from snapkv.errors import InvalidOptionError
@@ -20,7 +21,6 @@ from snapkv.reading.snapshot import StateReads as Moment
 from snapkv.times import When
 from snapkv.ui.key_differences import REMOVED, differences
 from snapkv.ui.page_source import Budget, Source
-from snapkv.ui.page_text import text_json, value_json
 
 # --- one level of the tree, without reading what lies below its children ---
 
@@ -297,7 +297,7 @@ def exported(source: Source, when: When | None, prefix: str, kind: str) -> Itera
 def _json(source: Source, snapshot: Snapshot[str], prefix: str) -> Iterator[str]:
     for key, value in snapshot.items(prefix or None):
         shown = {"redacted": len(value)} if source.hides(key) else value_json(value)
-        yield json.dumps({"key": text_json(key), "value": shown}) + "\n"
+        yield json.dumps({"key": key_json(key), "value": shown}) + "\n"
 
 
 def _csv(source: Source, snapshot: Snapshot[str], prefix: str) -> Iterator[str]:

@@ -121,7 +121,7 @@ class Source:
 
     def hides(self, key: str) -> bool:
         """Return whether the values of a key are redacted."""
-        return bool(self.redaction.prefixes) and self.redaction.covers(key)
+        return self.redaction.covers(key)
 
     # --- keys ---
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -11,6 +10,7 @@ from urllib.parse import quote, unquote
 
 from markupsafe import Markup, escape
 
+from snapkv.base.text import key_json, value_json
 from snapkv.times import format_time, pack
 
 KEY_CHARS_MAX = 600
@@ -128,19 +128,6 @@ def duration_text(ms: int | None) -> str:
     return f"{ms} ms"
 
 
-def value_json(value: bytes) -> str | dict[str, str]:
-    """Return a value for JSON: its text when it is UTF-8, else base64."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-def text_json(text: str) -> str | dict[str, str]:
-    """Return a key or another text for JSON, as `value_json`: other bytes are escaped in it."""
-    return text if text.isascii() else value_json(text.encode(errors="surrogateescape"))
-
-
 class LongTexts:
     """How many bytes of JSON the long texts and values of one answer may still take."""
 
@@ -152,7 +139,7 @@ class LongTexts:
         size = len(text)
         if size > self._left:
             return {"left_out": size}
-        made = value_json(text) if isinstance(text, bytes) else text_json(text)
+        made = value_json(text) if isinstance(text, bytes) else key_json(text)
         if size > SHORT_TEXT_MAX:
             cost = len(json.dumps(made))
             if cost > self._left:
@@ -176,7 +163,7 @@ def as_json(found: Any, room: LongTexts | None = None) -> Any:
     if isinstance(found, bytes):
         return value_json(found)
     if isinstance(found, str):
-        return text_json(found)
+        return key_json(found)
     if isinstance(found, dict):
         return {_name(str(key)): as_json(value, room) for key, value in found.items()}
     if isinstance(found, list | tuple | set | frozenset):
@@ -188,5 +175,5 @@ def as_json(found: Any, room: LongTexts | None = None) -> Any:
 
 def _name(text: str) -> str:
     """Return a text as the name of a field of JSON: `base64:...` if it is not UTF-8."""
-    found = text_json(text)
+    found = key_json(text)
     return found if isinstance(found, str) else f"base64:{found['base64']}"

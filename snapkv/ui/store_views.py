@@ -235,12 +235,12 @@ def key(c: Context) -> Page:
                 raise
             before = None
     owed, line = list[Owed](), None
-    if show == "blame" and not c.source.redaction.covers(name):
+    if show == "blame" and not c.source.hides(name):
         found = with_bytes(found, BLAMED_VERSIONS_BYTES_MAX)
         owed, line = owed_lines(c, found.versions)
     data = KeyData(
         name,
-        None if c.source.redaction.covers(name) else value,
+        None if c.source.hides(name) else value,
         None if value is None else len(value),
         revision,
         [VersionRow.of(each) for each in found.versions],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from markupsafe import Markup
@@ -19,9 +19,9 @@ from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction
 from snapkv.store.open import Keys, open_to_read
 from snapkv.times import pack, physical_ms
-from snapkv.ui.context import BUDGET_S, Membership, Site, word_of
+from snapkv.ui.context import BUDGET_S, Membership, PageRequest, Site, word_of
 from snapkv.ui.extra_views import ExtraViews, installed
-from snapkv.ui.page_source import Budget, Source, typed
+from snapkv.ui.page_source import Source, typed
 from snapkv.ui.page_text import time_html
 from snapkv.ui.rendered_values import Rendering
 from snapkv.ui.time_bar import ALL, span_until
@@ -89,7 +89,7 @@ class FleetSite:
 
     def hides(self, key: str) -> bool:
         """Return whether the values of a key are redacted."""
-        return bool(self.redaction.prefixes) and self.redaction.covers(key)
+        return self.redaction.covers(key)
 
     def source_of(self, member: str, keys: Keys) -> Source:
         """Return the open keys of a member as its pages read them."""
@@ -169,24 +169,11 @@ SPAN = "1h"
 
 
 @dataclass
-class FleetContext:
+class FleetContext(PageRequest):
     """A request of a page of the whole fleet, and what its URL names."""
 
     site: FleetSite
-    state: State
-    user: str | None = None
-    token: str = ""
     health: None = None
-
-    def budget(self, parts: float = 1.0) -> Budget:
-        """Return the time that a view may take to count; a link may give it twenty times."""
-        more = 20.0 if self.state["look"] == "longer" else 1.0
-        return Budget(self.site.budget_s * parts * more)
-
-    @cached_property
-    def rendering(self) -> Rendering:
-        """How values are shown."""
-        return replace(self.site.rendering, share=self.state.share)
 
     # --- members ---
 
