@@ -71,10 +71,7 @@ class Agreement:
 
 
 def _compare(archive: Reader, tracker: Tracker, timestamp: int) -> None:
-    """Raise `StoreRestoredError` if an archive contradicts what is known of the engine.
-
-    An archive with less does not contradict it: it may end before, or have a gap.
-    """
+    """Raise `StoreRestoredError` if an archive contradicts the engine; it may have less."""
     newest = tracker.newest
     for at in {min(timestamp, newest.timestamp), newest.timestamp}:
         known = newest if at == newest.timestamp else _known(tracker, at)

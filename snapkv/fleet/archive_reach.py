@@ -90,10 +90,7 @@ def reached_of(group: Sequence[MemberLink]) -> dict[str, ArchiveReach | SnapKVEr
 
 
 def _listing(archive: MemberLink) -> dict[str, Any]:
-    """Return the options for a listing of its bucket: a request may take the time of a call.
-
-    obstore cannot end one that has begun. What is read of files has the bounds of all archives.
-    """
+    """Return the options for a listing of its bucket: a request may take the time of a call."""
     bounds = {"timeout": archive.timeout, "retry_timeout": archive.timeout}
     return {**bounds, **(archive.member.storage or {})}
 

@@ -45,8 +45,8 @@ def members_of(given: FilePath | Mapping[str, Any], now_ms: int) -> list[Member]
         path = os.fspath(checked_path(given))
         folder = os.path.dirname(os.path.abspath(path))
         given = _read(path)
-    elif not _has_tables(given):
-        given = {"members": given}
+    elif not any(isinstance(given.get(k), Mapping | list | tuple) for k in ("members", "archives")):
+        given = {"members": given}  # members alone, not the form of a file
     check_known(given, FILE_KEYS)
     defaults = _mapping(given, "defaults")
     described: dict[str, object] = {}
@@ -65,13 +65,6 @@ def members_of(given: FilePath | Mapping[str, Any], now_ms: int) -> list[Member]
     for name in described:  # before they are sorted
         check_text("the name of a member", name)
     return [member_of(name, described[name], now_ms) for name in sorted(described)]
-
-
-def _has_tables(given: Mapping[str, Any]) -> bool:
-    """Return whether a mapping has the form of a file, not members alone."""
-    return any(
-        isinstance(given.get(key), Mapping | list | tuple) for key in ("members", "archives")
-    )
 
 
 def _read(path: str) -> Mapping[str, Any]:
@@ -157,11 +150,9 @@ def _from(folder: str, url: str, *, is_archive: bool = False) -> str:
 
 def _plain(value: object) -> object:
     """Return a TOML value as the options take it: a local date has no place on a time line."""
-    return value.isoformat() if isinstance(value, date | time) and not _aware(value) else value
-
-
-def _aware(value: object) -> bool:
-    return getattr(value, "tzinfo", None) is not None
+    if isinstance(value, date | time) and getattr(value, "tzinfo", None) is None:
+        return value.isoformat()
+    return value
 
 
 def _found(

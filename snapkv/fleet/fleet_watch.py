@@ -180,7 +180,8 @@ class MemberFollower:
             elif self.step(LOOK_S):
                 pause_s = RETRY_S_MIN
             else:
-                self._wait(pause_s)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, pause_s)
                 pause_s = min(RETRY_S_MAX, pause_s * 2)
 
     def step(self, wait_s: float) -> bool:
@@ -193,7 +194,9 @@ class MemberFollower:
                 self._open()
             self._follow_on(wait_s)
         except AWAY:
-            self._fail_for_now()
+            with self._changed:
+                self.has_caught_up = True  # an iteration with a timeout does not wait for it
+                self._changed.notify_all()
             return False
         except StoreClosedError as e:
             if not self._closed:
@@ -237,7 +240,8 @@ class MemberFollower:
 
     def _follow_on(self, wait_s: float) -> None:
         with self._changed:
-            if not self._has_room():
+            watch = self._fleet_watch()
+            if watch is None or not watch.has_room(self):
                 self._changed.wait(wait_s)
                 return
         if self._watch.timestamp >= self._ends:
@@ -278,10 +282,6 @@ class MemberFollower:
                 self._closed = True
                 self._watch.close()
 
-    def _has_room(self) -> bool:
-        watch = self._fleet_watch()
-        return watch is not None and watch.has_room(self)
-
     def _move(self, progress: int) -> None:
         """Note how far the watch is, and wake the reader. With the lock."""
         before, watch = self.progress, self._fleet_watch()
@@ -292,15 +292,6 @@ class MemberFollower:
             self._changed.notify_all()
         elif self.left_out or (watch is not None and before <= watch.timestamp):
             self._changed.notify_all()  # else another one is waited for
-
-    def _fail_for_now(self) -> None:
-        with self._changed:
-            self.has_caught_up = True  # an iteration with a timeout does not wait for it
-            self._changed.notify_all()
-
-    def _wait(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, seconds)
 
     def _end(self, error: SnapKVError, cause: BaseException | None = None) -> None:
         error.__cause__ = cause or error.__cause__
@@ -413,7 +404,9 @@ class FleetWatch(Closing):
                 left = left_of(deadline)
                 if left is not None and left <= 0:
                     return None
-                self.changed.wait(_least(left, self._left_out_in()))
+                bounds = [] if left is None else [left]
+                bounds += (max(0.05, seconds) for _, seconds in self._holding())
+                self.changed.wait(min(bounds, default=None))
 
     def __iter__(self) -> Iterator[FleetChanges | Late]:
         return self
@@ -469,18 +462,16 @@ class FleetWatch(Closing):
 
     # --- with the lock ---
 
-    @property
-    def _waits_for_late(self) -> bool:
-        """Whether members that an earlier watch left out have to come back first."""
-        return not self._leave_out and any(each.left_out for each in self._followers)
-
     def _take(self) -> FleetChanges | Late | None:
         """Return the next item that is complete, if there is one."""
-        self._leave_out_late()
+        for each, seconds in self._holding():
+            if seconds <= 0:
+                each.left_out, each.missing_since = True, each.progress
         if (late := self._late_changes()) is not None:
             return late
         taking = [each for each in self._followers if not each.left_out]
-        if not taking or self._waits_for_late:
+        missing = tuple(each.name for each in self._followers if each.left_out)
+        if not taking or (missing and not self._leave_out):  # an earlier watch left them out
             return None
         frontier = min(each.progress for each in taking)
         first = min((each.first for each in taking), default=TIMESTAMP_MAX)
@@ -488,7 +479,6 @@ class FleetWatch(Closing):
             self._advance(frontier)
             return None
         found = {each.name: changes for each in taking if (changes := each.take(first)) is not None}
-        missing = tuple(each.name for each in self._followers if each.left_out)
         self.timestamp = first
         self.changed.notify_all()  # there is room again
         return FleetChanges(first, found, missing)
@@ -498,23 +488,9 @@ class FleetWatch(Closing):
             self.timestamp = frontier
             self.changed.notify_all()  # members that hold the watch back now may read on
 
-    def _leave_out_late(self) -> None:
-        """Leave out members that hold the watch back for too long."""
-        for each, seconds in self._holding():
-            if seconds <= 0:
-                each.left_out, each.missing_since = True, each.progress
-
-    def _left_out_in(self) -> float | None:
-        """Return in how many seconds a member may have to be left out; None if none holds back."""
-        seconds = min((seconds for _, seconds in self._holding()), default=None)
-        return None if seconds is None else max(0.05, seconds)
-
     def _holding(self) -> list[tuple[MemberFollower, float]]:
-        """Return the members that hold the watch back, with the seconds until they are left out.
-
-        What counts is how long other members wait for one that does not move, not for how long it
-        has been quiet: all of them may have been.
-        """
+        """Return the members that hold the watch back, with the seconds until they are left out."""
+        # not for how long a member was quiet counts, but how long others wait for it
         found: list[tuple[MemberFollower, float]] = []
         if not self._leave_out:
             return found
@@ -556,7 +532,3 @@ class FleetWatch(Closing):
         held = sum(each.held for each in self._followers)
         is_needed = follower.progress <= self.timestamp or not follower.held
         return held < self._hold_bytes or is_needed or self._closed
-
-
-def _least(*seconds: float | None) -> float | None:
-    return min((each for each in seconds if each is not None), default=None)

@@ -41,7 +41,7 @@ Found = TypeVar("Found")
 
 CLOSED = "the fleet was closed"
 AWAY_S = 1.0
-"""The default of `Connection.away_s`."""
+"""The default of `MemberLink.away_s`."""
 SILENT = EngineUnavailableError, EngineBusyError
 AWAY = *SILENT, StoreNotFoundError
 """Why nothing of a member may be known for now; a store that does not exist may be created yet."""
@@ -52,30 +52,33 @@ class Silence:
 
     def __init__(self) -> None:
         self._until = 0.0
-        self._error: SnapKVError | None = None
+        self.noted: SnapKVError | None = None
+        """Why it did not answer the last time; None if it did, or is asked again now."""
 
     @property
     def error(self) -> SnapKVError | None:
         """Why it is not asked now; None if it is."""
-        return self._error if monotonic() < self._until else None
+        return self.noted if monotonic() < self._until else None
+
+    def note(self, error: SnapKVError, seconds: float) -> None:
+        """Let it not be asked for some seconds, unless that is so already."""
+        if self.error is None:
+            self.noted, self._until = error, monotonic() + seconds
 
     def check(self) -> None:
         """Raise why it is not asked now, if so."""
         if (error := self.error) is not None:
             raise another(error)
-
-    def note(self, error: SnapKVError, seconds: float) -> None:
-        """Let it not be asked for some seconds."""
-        self._error, self._until = error, monotonic() + seconds
+        self.noted = None
 
     @contextmanager
-    def noting(self, seconds: float) -> Iterator[None]:
-        """Note that it did not answer, if the block raises that."""
+    def asking(self, seconds: float) -> Iterator[None]:
+        """Check, then run a block that asks it; note if it does not answer."""
+        self.check()
         try:
             yield
         except SILENT as e:
-            if self.error is None:
-                self.note(e, seconds)
+            self.note(e, seconds)
             raise
 
 
@@ -106,7 +109,7 @@ class MemberLink:
         self._early = TIMESTAMP_MAX  # a time at which it had a commit
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
         self._agreement = Agreement()
-        self._away: tuple[float, SnapKVError] | None = None
+        self.silence = Silence()  # of the member itself
         self.archive_silence = Silence()  # of the archive beside the engine
         self.listing_silence = Silence()  # of an archive alone, when its bucket is listed
         self._closed = False
@@ -134,16 +137,12 @@ class MemberLink:
             if self._closed:
                 raise StoreClosedError(CLOSED)
             if self._reads is None:
-                self._check_away()
-                try:
+                with self.silence.asking(self.away_s):
                     found = location_of(self.member, archive=False)
                     opened = open_to_read(found, clock=self._clock, read_timeout=self.timeout)
                     self._identified(opened)
                     self._follow(opened)
                     self._reads = opened
-                except SILENT as e:
-                    self._note_away(e)
-                    raise
             return self._reads
 
     def _follow(self, reads: Keys) -> None:
@@ -166,8 +165,7 @@ class MemberLink:
             return self._kept
         with self._opening:
             if self._kept is None and not self._closed:
-                self.archive_silence.check()
-                with self.archive_silence.noting(self.away_s):
+                with self.archive_silence.asking(self.away_s):
                     opened = open_to_read(archive_of(member), read_timeout=self.timeout)
                 assert isinstance(opened, SnapshotKV)
                 self._identified(opened)
@@ -180,8 +178,7 @@ class MemberLink:
 
         After one that did not answer, such blocks fail at once for `away_s`.
         """
-        self.archive_silence.check()
-        with self.archive_silence.noting(self.away_s), within(self.timeout):
+        with self.archive_silence.asking(self.away_s), within(self.timeout):
             yield
 
     def in_archive(
@@ -240,35 +237,13 @@ class MemberLink:
             )
 
     @property
-    def away(self) -> SnapKVError | None:
-        """Why the member did not answer the last call; None if it did."""
-        return None if self._away is None else self._away[1]
-
-    def _check_away(self) -> None:
-        away = self._away
-        if away is not None:
-            until, error = away
-            if monotonic() < until:
-                raise another(error)
-            self._away = None
-
-    def _note_away(self, error: SnapKVError) -> None:
-        """Let calls fail at once for a while if it did not answer, unless they do already."""
-        if self._away is None and isinstance(error, SILENT):
-            self._away = monotonic() + self.away_s, error
-
-    @property
     def known(self) -> int:
         """The newest timestamp up to which the member was seen to be final; 0 if none is known."""
         if self._reads is not None:
             tracker = self._reads.reader.timeline.tracker
             if tracker.continuity.epoch == self._epoch:
-                self._know(tracker.newest.timestamp)
+                self._known = max(self._known, tracker.newest.timestamp)
         return self._known
-
-    def _know(self, timestamp: int) -> None:
-        if timestamp > self._known:
-            self._known = timestamp
 
     @property
     def newest(self) -> Mark | None:
@@ -286,9 +261,8 @@ class MemberLink:
     def is_empty(self) -> bool:
         """Whether it is open, and was without a commit when it was last asked."""
         reads = self._reads
-        return (
-            reads is not None and reads.reader.timeline.tracker.newest.ordinal <= CREATION_ORDINAL
-        )
+        newest = None if reads is None else reads.reader.timeline.tracker.newest
+        return newest is not None and newest.ordinal <= CREATION_ORDINAL
 
     def ask(self, read: Callable[[Keys], Found]) -> Found:
         """Return what a function reads from the open member, within the time of a call.
@@ -296,14 +270,8 @@ class MemberLink:
         Raises what it raises; errors name the member. After one that did not answer, calls fail
         at once for `away_s`.
         """
-        try:
-            with naming(self.name):
-                self._check_away()
-                with within(self.timeout):
-                    return read(self.reads())
-        except SILENT as e:
-            self._note_away(e)
-            raise
+        with naming(self.name), self.silence.asking(self.away_s), within(self.timeout):
+            return read(self.reads())
 
     def check_history(self, reads: Keys) -> None:
         """Raise `StoreRestoredError` if the engine was restored since the fleet opened it.
@@ -355,7 +323,6 @@ class MemberLink:
         """Close what the fleet has opened; may be repeated."""
         with self._opening:
             self._closed = True
-            opened = [self._kept, None if self.member.opened is not None else self._reads]
-        for reads in opened:
-            if reads is not None:
+        for reads in (self._kept, self._reads):
+            if reads is not None and reads is not self.member.opened:
                 reads.close()

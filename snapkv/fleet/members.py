@@ -98,10 +98,7 @@ class Members:
         return ThreadPoolExecutor(most, thread_name_prefix="snapkv fleet")
 
     def _check_distinct(self, opened: MemberLink) -> None:
-        """Raise `InvalidOptionError` if another member is the same keys of the same store.
-
-        A member that was renamed is two: the one left before the other one joined.
-        """
+        """Raise `InvalidOptionError` if another member is the same keys of the same store."""
         assert opened.store_id is not None
         member = opened.member
         with self._naming:  # members are opened in several threads
@@ -178,10 +175,6 @@ class Members:
             errors = {name: str(e) for name, e in found.items() if isinstance(e, SnapKVError)}
             raise MembersBehindError(0, errors, asked="no moment is known to be final")
         return newest
-
-    def newest(self, of: Policy, final: Mapping[str, int | SnapKVError]) -> int:
-        """Return `resolved` from what `final_up_to` has found; 0 if that is unknown."""
-        return newest_final([_final_span(self.by_name[name].member, final) for name in final], of)
 
 
 def _final_or_error(connection: OpenMember) -> int | SnapKVError:
@@ -409,15 +402,16 @@ class FleetStatus:
 def status_of(members: Members, now: int) -> FleetStatus:
     """Return how all members are; `now` is the clock's timestamp. Costs as `Fleet.resolved`."""
     found = members.final_up_to(list(members.by_name))
-    resolved = {of: members.newest(of, found) for of in POLICIES}
+    spans = [_final_span(each.member, found) for each in members.by_name.values()]
+    resolved = {of: newest_final(spans, of) for of in POLICIES}
     return FleetStatus(
-        [_status(members.by_name[name], found[name], now) for name in members.by_name],
+        [_status(each, found[name], now) for name, each in members.by_name.items()],
         {of: newest if 0 < newest < TIMESTAMP_MAX else None for of, newest in resolved.items()},
     )
 
 
 def _status(connection: OpenMember, final: int | SnapKVError, now: int) -> MemberStatus:
-    member, away = connection.member, connection.away
+    member, away = connection.member, connection.silence.noted
     if not member.has(now):
         return MemberStatus(member, "absent", 0, None)
     if isinstance(final, SnapKVError):

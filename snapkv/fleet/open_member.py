@@ -16,7 +16,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.fleet.agreement import RESTORED
-from snapkv.fleet.link import AWAY, MemberLink
+from snapkv.fleet.link import AWAY, SILENT, MemberLink
 from snapkv.fleet.member import named, naming
 from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
@@ -49,7 +49,7 @@ class OpenMember(MemberLink):
         if not newest.timestamp:
             return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
         self._reached, self._early = newest.number, newest.early
-        self._know(newest.timestamp)
+        self._known = max(self._known, newest.timestamp)
         return self.known
 
     def steps(
@@ -92,20 +92,14 @@ class OpenMember(MemberLink):
         *,
         newest_first: bool,
     ) -> Iterator[Found]:
-        """Yield what a function yields of (since, until]: from the engine, and from the archive.
-
-        An archive that ends before `until` is continued by the engine; if that is away, its error
-        is raised before the first step. An engine that goes away later ends it with an error. That
-        it is still the history of the fleet is checked before its first step and after its last.
-        """
+        """Yield the steps of the engine, or of the archive continued by it, in one history."""
         error: SnapKVError | None = None
+        found: Iterator[Found] | None = None
         try:
-            if since is None and self._lost_some():
-                found: Iterator[Found] | None = None
-            else:
+            if since is not None or not self._lost_some():
                 found = self._begun(read, since, until)
         except (*AWAY, CompactedError) as e:
-            error, found = e, None
+            error = e
         if found is None:
             found = self._joined(read, since, until, newest_first, error)
         yield from self._in_time(found)
@@ -129,10 +123,7 @@ class OpenMember(MemberLink):
         newest_first: bool,
         error: SnapKVError | None,
     ) -> Iterator[Found]:
-        """Return what the archive has, joined with what the engine has after it.
-
-        `error` is what the engine alone raised; it is raised if the archive does not help.
-        """
+        """Return what archive and engine have, or raise what the engine alone has raised."""
         kept = self.archive() if error is None else self.archive_or_none()
         head = None if kept is None else _head(kept)
         reached = 0 if head is None else head.timestamp
@@ -154,10 +145,7 @@ class OpenMember(MemberLink):
         return chain(newer, older) if newest_first else chain(older, newer)
 
     def _lost_some(self) -> bool:
-        """Return whether the engine has compacted commits that the archive has.
-
-        Raises what opening the archive raises if that does not answer.
-        """
+        """Return whether the engine has compacted commits that the archive has."""
         if self.member.archive is None:
             return False
         compacted = self.ask(lambda reads: reads.reader.engine.compacted_revision())
@@ -173,10 +161,9 @@ class OpenMember(MemberLink):
         """Yield steps, each within the time of a call."""
         while True:
             with within(self.timeout):
-                try:
-                    step = next(steps)
-                except StopIteration:
-                    return
+                step = next(steps, None)
+            if step is None:
+                return
             yield step
 
     def finish(self, timestamp: int) -> None:
@@ -194,7 +181,7 @@ class OpenMember(MemberLink):
         except AWAY:
             with suppress(*AWAY, ArchiveError), self.asking_archive():
                 if (kept := self.archive()) is not None:
-                    self._know(_head(kept).timestamp)
+                    self._known = max(self._known, _head(kept).timestamp)
             if not self.known:
                 raise
             return self.known
@@ -205,7 +192,7 @@ class OpenMember(MemberLink):
                 "say since when it belongs to the fleet: joined=",
             )
             raise named(error, self.name)
-        self._know(newest)
+        self._known = max(self._known, newest)
         return newest
 
     def _newest(self, reads: Keys) -> int:
@@ -266,7 +253,7 @@ class OpenMember(MemberLink):
             revision = newest.revision
         if revision <= self._created or tracker.continuity.epoch != self._epoch:
             return None
-        if self._away is not None:  # then its archive may answer
+        if self.silence.noted is not None:  # then its archive may answer
             return None
         return Pin(self, "live", self._reads, None, None, timestamp, revision)
 
@@ -274,23 +261,21 @@ class OpenMember(MemberLink):
         """Return a closed archive at a time that it has, if it may be read as a whole."""
         small, number = self._small_archive, self._reached
         if small is None or small.manifest.number < number or small.manifest.resolved < timestamp:
+            from snapkv.archive import manifest as manifests
             from snapkv.archive import open_files  # these need pyarrow
-            from snapkv.archive.manifest import newest as newest_of
-            from snapkv.archive.manifest import numbered
+            from snapkv.archive.small_archives import SmallArchive
             from snapkv.fleet.archive_reach import reached_in
 
             files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
             if not number:
                 self.listing_silence.check()
                 number, _, self._early = reached_in(files)
-            manifest = numbered(files, number) if number else newest_of(files)
+            manifest = manifests.numbered(files, number) if number else manifests.newest(files)
             if manifest is None:
                 return self.missing(f"no archive in {self.member.url}: nothing was recorded yet")
             self._identify(manifest.source.id)
-            from snapkv.archive.small_archives import SmallArchive  # it needs pyarrow
-
             self._small_archive = small = SmallArchive(files, manifest)
-        self._know(small.manifest.resolved)
+        self._known = max(self._known, small.manifest.resolved)
         if timestamp > small.manifest.resolved or not small.is_small:
             return None
         if (why := small.manifest.missing(timestamp)) is not None:
@@ -315,16 +300,17 @@ class OpenMember(MemberLink):
             return Pin(self, "absent", seen=ABSENT)
         try:
             if may_stay_closed and self.member.is_archive and self._reads is None:
-                self._check_away()
+                self.silence.check()
                 with within(self.timeout):
                     if (found := self._pin_small_archive(timestamp)) is not None:
                         return found
-            if self._away is None and (reads := self._reads) is not None:
+            if self.silence.noted is None and (reads := self._reads) is not None:
                 with within(self.timeout if self.waits else None):
                     return self._pinned(reads, timestamp)
             return self.ask(lambda reads: self._pinned(reads, timestamp))
         except (*AWAY, CompactedError) as e:
-            self._note_away(e)
+            if isinstance(e, SILENT):
+                self.silence.note(e, self.away_s)
             return self._pinned_in_archive(timestamp, e)
         except NotObservedError as e:
             if e.first is None or e.first <= timestamp:  # the first tick came during this call
@@ -362,7 +348,7 @@ class OpenMember(MemberLink):
                 kept = self.archive()
                 if kept is None:
                     return self.missing(str(why))
-                self._know(_head(kept).timestamp)
+                self._known = max(self._known, _head(kept).timestamp)
                 moment = kept.reader.policy.at(timestamp)
             self._show(kept, timestamp, moment.mark)
             if (lost := _manifest(kept.reader).missing(timestamp)) is not None:
@@ -380,8 +366,7 @@ class OpenMember(MemberLink):
 
     def missing(self, why: str) -> Pin:
         """Return the member as one of which nothing is known at a moment."""
-        seen = Seen("missing", newest=self.known, error=why)
-        return Pin(self, "missing", seen=seen)
+        return Pin(self, "missing", seen=Seen("missing", newest=self.known, error=why))
 
 
 def begun(steps: Iterator[Found]) -> Iterator[Found]:

@@ -107,10 +107,7 @@ def _tick(pin: Pin) -> int:
 
 
 def _spread(found: Mapping[str, Pin], common: int, members: Members) -> float | None:
-    """Return the spread of a round in seconds; None if the ticks are not of one, or unbounded.
-
-    A member that is away does not show the bounds, and any other one of the round does.
-    """
+    """Return the spread of a round in seconds; None if the ticks are not of one, or unbounded."""
     rounds = set(members.each(found, lambda each: _round_of(found[each.name])).values())
     made = rounds.pop()
     if rounds or made is None:
@@ -119,7 +116,7 @@ def _spread(found: Mapping[str, Pin], common: int, members: Members) -> float | 
         try:
             meta = pin.connection.ask(partial(_confirmed, pin=pin, common=common, ticker=made[0]))
         except (*AWAY, CompactedError):
-            continue
+            continue  # any other member of the round shows its bounds, too
         if meta is not None:
             without = str(meta.get(WITHOUT) or "").split(",")
             spread = meta.get(SPREAD)
@@ -337,11 +334,7 @@ class Ticker(Closing):
         return Round(timestamp, ended - began, tuple(sorted(ticked)), refused, failed)
 
     def _follow(self, newest: int) -> None:
-        """Let the next round be above a member's newest timestamp, unless its clock is wrong.
-
-        All members get the time of the round. So one that is too far ahead must not set it: the
-        other members would refuse each tick. It takes part again when clocks have reached it.
-        """
+        """Let the next round be above a member's newest timestamp, unless that is too far ahead."""
         if physical_ms(newest) <= self._clock.now_ms() + 1_000 * MAX_CLOCK_SKEW_S:
             self._clock.merge(newest)
 

@@ -326,7 +326,7 @@ def test_a_bucket_that_is_away(sites, s3, proxy):
     assert len(proxy.seen) == asked, "it counts as away for a second"
     proxy.disarm()
     eu = fleet._members.by_name["eu"]
-    eu._away, eu.listing_silence = None, Silence()  # as if the second were over
+    eu.silence, eu.listing_silence = Silence(), Silence()  # as if the second were over
     assert fleet.resolved() == min(stamps.values())
     assert fleet.at(min(stamps.values()), behind="leave out")["eu", "k"] == b"1"
     proxy.arm("close")

@@ -14,6 +14,7 @@ from sampling import some
 import snapkv
 from snapkv import MembersBehindError, SnapshotKV
 from snapkv.errors import EngineUnavailableError, StoreRestoredError
+from snapkv.fleet.link import Silence
 
 from .oracle import History, events_of
 
@@ -167,7 +168,7 @@ def test_what_an_archive_showed_is_not_in_the_server_that_comes_back(
         token = moment.token
         kept.server.restore_snapshot(backup)
         kept.write("new", 5)
-        fleet._members.by_name["kept"]._away = None  # as a second later
+        fleet._members.by_name["kept"].silence = Silence()  # as a second later
         with pytest.raises(StoreRestoredError) as caught:
             CALLS[call](fleet, lost[1])
         assert caught.value.member == "kept"

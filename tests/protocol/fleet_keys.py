@@ -16,7 +16,8 @@ def connection_key(connection: OpenMember) -> Hashable:
     """Return what a fleet knows of a member."""
     reads = connection._reads
     timeline = None if reads is None else reads.reader.timeline
-    away = None if connection._away is None else connection._away[0]
+    silence = connection.silence
+    away = None if silence.noted is None else silence._until
     tracker = None if timeline is None else tracker_key(timeline.tracker)
     return connection._known, connection.store_id, connection._epoch, away, tracker
 
