@@ -6,6 +6,7 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.rows import Keys, RowGroup, groups_of
+from snapkv.archive.rows import Keys, RowGroup, damaged, groups_of
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import ArchiveError, FileMissingError, SnapKVError
@@ -46,14 +47,11 @@ class OpenFiles:
         self.groups_read = 0
         """Row groups that were not in memory, since the beginning."""
         self._cache_bytes = cache_bytes
-        self._start_empty()
+        self.after_fork()
         renew_in_children(self)
 
     def after_fork(self) -> None:
-        """Forget the open files: another thread of the parent may have been reading one."""
-        self._start_empty()
-
-    def _start_empty(self) -> None:
+        """Have no open files: another thread of the parent may have been reading one."""
         self._cached_bytes = 0
         self._cache: OrderedDict[tuple[str, int], tuple[KeyedRows, int]] = OrderedDict()
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
@@ -71,8 +69,9 @@ class OpenFiles:
                 self._cache.move_to_end(name)
                 return found[0]
         opened = self._open_file(file)
-        with opened.lock:
-            table = self._read(file, opened.parquet, group.number)
+        with checking(file), opened.lock:
+            table = opened.parquet.read_row_group(group.number, use_threads=False).combine_chunks()
+        self.groups_read += 1
         stored = pa.nulls(table.num_rows) if file.kind == "log" else self.keys.stored(table)
         rows = KeyedRows(stored, table)
         self._keep(name, rows, table.nbytes + stored.nbytes)
@@ -81,13 +80,8 @@ class OpenFiles:
     def column(self, file: File, name: str) -> Any:
         """Return one column of a file, which is not kept."""
         opened = self._open_file(file)
-        try:
-            with opened.lock:
-                return opened.parquet.read(columns=[name], use_threads=False)[name]
-        except SnapKVError:  # of where it lies
-            raise
-        except (pa.ArrowException, OSError) as e:
-            raise damaged(file, e) from e
+        with checking(file), opened.lock:
+            return opened.parquet.read(columns=[name], use_threads=False)[name]
 
     def within(self, file: File, start: bytes, end: bytes) -> Iterator[KeyedRows]:
         r"""Yield the rows of a file with a stored key in [start, end); b"\\0" has no end."""
@@ -113,15 +107,9 @@ class OpenFiles:
                 self._open.move_to_end(file.path)
                 return found
         source = _Reading(self.files, file)
-        try:
+        with checking(file):
             parquet = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
-            opened = _OpenFile(parquet, groups_of(parquet, file.path), threading.Lock())
-        except ArchiveError as e:
-            raise damaged(file, e) from e
-        except SnapKVError:  # of where it lies
-            raise
-        except (pa.ArrowException, OSError) as e:
-            raise damaged(file, e) from e
+        opened = _OpenFile(parquet, groups_of(parquet, file), threading.Lock())
         if parquet.metadata.num_rows != file.rows:
             raise damaged(file, f"{parquet.metadata.num_rows} rows instead of {file.rows}")
         with self._lock:
@@ -129,16 +117,6 @@ class OpenFiles:
             while len(self._open) > FILES_OPEN_MAX:
                 self._open.popitem(last=False)
         return opened
-
-    def _read(self, file: File, parquet: Any, number: int) -> Any:
-        try:
-            table = parquet.read_row_group(number, use_threads=False)
-        except SnapKVError:  # of where it lies
-            raise
-        except (pa.ArrowException, OSError) as e:
-            raise damaged(file, e) from e
-        self.groups_read += 1
-        return table.combine_chunks()
 
     def _keep(self, name: tuple[str, int], rows: KeyedRows, size: int) -> None:
         with self._lock:
@@ -177,9 +155,15 @@ class _Reading(io.RawIOBase):
         return found
 
 
-def damaged(file: File, why: object) -> ArchiveError:
-    """Return the error for a file that is not what the manifest says."""
-    return ArchiveError(f"{file.path} of the archive is damaged: {why}")
+@contextmanager
+def checking(file: File) -> Iterator[None]:
+    """Raise `ArchiveError` for a damaged file; errors of the place where it is stay as they are."""
+    try:
+        yield
+    except SnapKVError:
+        raise
+    except (pa.ArrowException, OSError) as e:
+        raise damaged(file, e) from e
 
 
 def missing(url: str, error: FileMissingError) -> ArchiveError:

@@ -182,11 +182,8 @@ class JoinedEngine:
             yield from listed(self.archive, key, range_end, revision=revision)
 
     def _archived(self, revision: int) -> int:
-        """Return the archive's revision with the state of a compacted one.
-
-        After the archive's newest commit come revisions of leases and of other stores. They show
-        the same state, until the next commit. Raises `CompactedError` if the archive lacks it.
-        """
+        """Return the archive's revision with the state of a compacted one, or `CompactedError`."""
+        # revisions of leases and other stores follow the newest commit, and show the same state
         manifest = self.archive.manifest
         if manifest.high < revision:
             manifest = self.archive.refresh()

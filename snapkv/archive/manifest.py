@@ -118,10 +118,6 @@ class Manifest:
         """The last revision that is known."""
         return max((file.high for file in self.files), default=0)
 
-    def gap_at(self, revision: int) -> Gap | None:
-        """Return the gap that a revision is in."""
-        return next((gap for gap in self.gaps if gap.low <= revision <= gap.high), None)
-
     @property
     def extent(self) -> str:
         """From when to when it has history, for the messages of errors."""
@@ -139,9 +135,9 @@ class Manifest:
 
     def check_gap(self, revision: int) -> None:
         """Raise `HistoryGapError` if the state at a revision is lost; the log has no gaps."""
-        gap = self.gap_at(revision)
-        if gap is not None:
-            raise HistoryGapError(gap.after, gap.before)
+        for gap in self.gaps:
+            if gap.low <= revision <= gap.high:
+                raise HistoryGapError(gap.after, gap.before)
 
     def following(
         self,
@@ -317,7 +313,7 @@ def newest(files: Files, known: Manifest | None = None) -> Manifest | None:
     One listing, and one read.
     """
     for _ in range(LOOKS_MAX):
-        numbers = _manifest_numbers(files)
+        numbers = list(_written(files.list(FOLDER)))
         if not numbers or (known is not None and numbers[-1] <= known.number):
             return None
         try:
@@ -424,16 +420,12 @@ def published(files: Files, known: Mapping[int, Manifest] | None = None) -> dict
     One listing, and a read of each that is not in `known`.
     """
     found, known = {}, known or {}
-    for number in _manifest_numbers(files):
+    for number in _written(files.list(FOLDER)):
         try:
             found[number] = known.get(number) or Manifest.decode(files.read(_name(number)))
         except FileMissingError:  # deleted meanwhile
             continue
     return found
-
-
-def _manifest_numbers(files: Files) -> list[int]:
-    return list(_written(files.list(FOLDER)))
 
 
 def _written(entries: Iterable[FileEntry]) -> dict[int, float]:
@@ -485,7 +477,7 @@ def archive_status(files: Files) -> ArchiveStatus:
     """
     manifest = existing(files)
     written = max(entry.written for entry in files.list("_manifest"))
-    kinds = {kind: manifest.of_kind(kind) for kind in ("base", "delta", "log")}
+    kinds = {kind: manifest.of_kind(kind) for kind in KINDS}
     source = manifest.source
     return ArchiveStatus(
         url=files.url,

@@ -270,14 +270,11 @@ class ObjectStore:
         return True
 
     def _check_put_new(self, name: str, data: bytes) -> None:
-        """Put a new file again, once: a server without put-if-absent accepts it.
-
-        On such a server two recorders would overwrite each other's manifests.
-        """
+        """Put a new file again, once: a server without put-if-absent accepts it."""
         if self._put_new_checked or len(data) > CHECKED_BYTES_MAX:
             return
         try:
-            if self._put(name, data):
+            if self._put(name, data):  # two recorders would overwrite each other's manifests
                 raise NotSupportedError(
                     f"{self.url}: the server wrote {name} twice, so it ignores 'If-None-Match: *'; "
                     "an archive needs an object store that supports conditional writes"
@@ -292,21 +289,15 @@ class ObjectStore:
         except FileMissingError:
             return None
         except EngineUnavailableError:
-            raise lost or self._unknown(name) from None
-
-    def _unknown(self, name: str) -> EngineUnavailableError:
-        return EngineUnavailableError(
-            f"cannot write {name} in {self.url}: a file of that name exists, and it cannot be "
-            "read to find out whose it is; try again later"
-        )
+            raise lost or EngineUnavailableError(
+                f"cannot write {name} in {self.url}: a file of that name exists, and it cannot be "
+                "read to find out whose it is; try again later"
+            ) from None
 
     @contextmanager
     def _errors(self, verb: str, name: str) -> Iterator[None]:
-        """Turn obstore's errors into errors of snapkv, without their texts: see `typed`.
-
-        No request begins after the deadline of a read; obstore cannot end one that has begun.
-        """
-        check_in_time()
+        """Turn obstore's errors into errors of snapkv, without their texts: see `typed`."""
+        check_in_time()  # obstore cannot end a request that has begun
         _check_process(self.url)
         try:
             yield

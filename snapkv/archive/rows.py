@@ -88,8 +88,7 @@ class Keys:
         names = [self.prefix(name) for name in spaces.dictionary.to_pylist()]
         prefixes = pa.array(names, pa.binary()).take(spaces.indices)
         empty = pa.scalar(b"", pa.binary())
-        joined = pc.binary_join_element_wise(prefixes, _whole(table["key"]), empty)
-        return joined
+        return pc.binary_join_element_wise(prefixes, table["key"].combine_chunks(), empty)
 
 
 class RowGroup(NamedTuple):
@@ -148,43 +147,34 @@ class Encoding:
         table = pa.concat_tables([each for each, _ in self._pending])
         keys = [key for _, some in self._pending for key in some]
         self._pending = []
-        for a, b in pairwise(_group_bounds(table)):
+        rows = table.num_rows
+        each = max(1, min(GROUP_ROWS_MAX, GROUP_BYTES * rows // max(1, table.nbytes)))
+        for a, b in pairwise([*range(0, rows, each), rows]):
             self._named.append([keys[a].hex(), keys[b - 1].hex()])
             self._writer.write_table(table.slice(a, b - a).cast(self._schema), row_group_size=b - a)
 
 
-def encode(kind: str, path: str, table: pa.Table, keys: Sequence[bytes]) -> bytes:
-    """Return rows, sorted already, as the bytes of a Parquet file; `keys` are their stored keys."""
-    made = Encoding(kind, path)
-    made.add(table, keys)
-    return made.finish()
+def damaged(file: File, why: object) -> ArchiveError:
+    """Return the error for a file that is not what the manifest says."""
+    return ArchiveError(f"{file.path} of the archive is damaged: {why}")
 
 
-def _group_bounds(table: pa.Table) -> list[int]:
-    """Return where the row groups of a table begin, and its end."""
-    rows = table.num_rows
-    if not rows:
-        return [0]
-    each = max(1, min(GROUP_ROWS_MAX, GROUP_BYTES * rows // max(1, table.nbytes)))
-    return [*range(0, rows, each), rows]
-
-
-def groups_of(file: pq.ParquetFile, path: str) -> list[RowGroup]:
+def groups_of(parquet: pq.ParquetFile, file: File) -> list[RowGroup]:
     """Return the row groups of a file; raises `ArchiveError` if it is another one."""
-    metadata = file.metadata
+    metadata = parquet.metadata
     try:
         own = dict(metadata.metadata or {})
-        if own[PATH] != path.encode():
-            raise ArchiveError(f"it is {own[PATH].decode()}")
+        if own[PATH] != file.path.encode():
+            raise damaged(file, f"it is {own[PATH].decode()}")
         named = json.loads(own[GROUPS])
         if len(named) != metadata.num_row_groups:
-            raise ArchiveError(f"{len(named)} names for {metadata.num_row_groups} row groups")
+            raise damaged(file, f"{len(named)} names for {metadata.num_row_groups} row groups")
         return [
             RowGroup(at, bytes.fromhex(first), bytes.fromhex(last), metadata.row_group(at).num_rows)
             for at, (first, last) in enumerate(named)
         ]
     except (KeyError, ValueError, TypeError) as e:
-        raise ArchiveError(f"no file of an archive: {e!r}") from e
+        raise damaged(file, f"no file of an archive: {e!r}") from e
 
 
 def table_of(kind: str, columns: Iterable[Sequence[Any]]) -> pa.Table:
@@ -200,10 +190,6 @@ def with_meta(log: pa.Table) -> pa.Table:
         return log
     found = [StampRecord.decode(stamp).meta_json for stamp in log["stamp"].to_pylist()]
     return log.append_column("meta", pa.array(found, pa.string())).select(LOG.names)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
 
 
 class LakeTable(NamedTuple):

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from snapkv.archive.data_files import damaged
+from snapkv.archive.data_files import checking
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.rows import DELTA, PATH
+from snapkv.archive.rows import DELTA, PATH, damaged
 from snapkv.times import TIMESTAMP_MAX
 
 BYTES_MAX = 64 << 20
@@ -124,10 +124,8 @@ class SmallArchive:
 
     def _parquet_file(self, file: File) -> Any:
         source = pa.BufferReader(self._files.read(file.path))  # faster than by its path
-        try:
+        with checking(file):
             opened = pq.ParquetFile(source, page_checksum_verification=True)
-        except (pa.ArrowException, OSError) as e:
-            raise damaged(file, e) from e
         metadata = opened.metadata
         if metadata.num_rows != file.rows:
             raise damaged(file, f"{metadata.num_rows} rows instead of {file.rows}")
@@ -138,10 +136,8 @@ class SmallArchive:
 
 def _columns(opened: Any, file: File, names: list[str]) -> Any:
     """Return columns of a file; raises `ArchiveError` if its pages are damaged."""
-    try:
+    with checking(file):
         return opened.read(names, use_threads=False)
-    except (pa.ArrowException, OSError) as e:
-        raise damaged(file, e) from e
 
 
 def _bounds(opened: Any) -> tuple[int, int]:

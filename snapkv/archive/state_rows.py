@@ -75,9 +75,10 @@ def state(
     for low, high, _ in chunks(opened, [*parts, *deltas], start, end, CHUNK_ROWS):
         base = [_only(columns, rows) for file in parts for rows in opened.within(file, low, high)]
         changes = [
-            _until(_only([*columns, "deleted"], rows), revision if file.high > revision else None)
+            _within(each, 0, revision) if file.high > revision else each
             for file in deltas
             for rows in opened.within(file, low, high)
+            for each in [_only([*columns, "deleted"], rows)]
         ]
         found = merged(base, changes)
         if len(found.stored):
@@ -109,13 +110,6 @@ def chunks(
 
 def _only(columns: list[str], rows: KeyedRows) -> KeyedRows:
     return KeyedRows(rows.stored, rows.table.select(columns))
-
-
-def _until(rows: KeyedRows, revision: int | None) -> KeyedRows:
-    if revision is None:
-        return rows
-    seen = pc.less_equal(rows.table["revision"], revision).combine_chunks()
-    return KeyedRows(rows.stored.filter(seen), rows.table.filter(seen))
 
 
 def merged(base: list[KeyedRows], changes: list[KeyedRows]) -> KeyedRows:

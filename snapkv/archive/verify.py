@@ -175,10 +175,7 @@ class _Verifying:
                 low = high  # else the next span begins where this one did
 
     def _agrees(self, low: int, deltas: list[File], high: int) -> bool:
-        """Check what changed from one base to the next, a range of keys after the other.
-
-        Return whether the latter, if there is one, is what the changes give.
-        """
+        """Check what changed between two bases; return whether the second is what that gives."""
         parts, next_parts = self._base(low), self._base(high)
         files = [*parts, *deltas, *next_parts]
         is_base = True
@@ -249,10 +246,7 @@ class _Verifying:
             self._wrong(f"{delta.path} has changes with wrong ordinals")
 
     def _versions(self, delta: File, state: KeyedRows, rows: list[KeyedRows]) -> None:
-        """Check that the versions of each key rise by one, from the state before the delta on.
-
-        `state` has the removed keys, too.
-        """
+        """Check that versions rise by one from a state on, which has the removed keys, too."""
         gaps = self._manifest.gaps
         if any(gap.low <= delta.high and delta.low <= gap.high for gap in gaps):
             return  # in a gap, changes are missing

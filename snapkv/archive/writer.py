@@ -31,7 +31,6 @@ from snapkv.archive.rows import (
     GROUP_ROWS_MAX,
     Encoding,
     Keys,
-    encode,
     table_of,
     with_meta,
 )
@@ -177,7 +176,7 @@ class ArchiveWriter:
         base_rows = sum(base.rows for base in bases if base.high == last)
         since = sum(delta.rows for delta in deltas if delta.low > last)
         if since > max(BASE_AFTER_ROWS_MIN, BASE_AFTER * base_rows):
-            self._add_base()
+            self._publish(self.manifest.following(self._base_files(self.manifest.high)))
             return True
         small = _mergeable(deltas, {base.high for base in bases})
         if small:
@@ -216,10 +215,6 @@ class ArchiveWriter:
         self._publish(manifest.following(add, gone, since=(cut, timestamp)))
         return True
 
-    def _add_base(self) -> None:
-        assert self.manifest is not None
-        self._publish(self.manifest.following(self._base_files(self.manifest.high)))
-
     def _base_files(self, high: int) -> list[File]:
         """Write the state at the end of a delta as a base; return its files."""
         assert self.manifest is not None
@@ -231,12 +226,12 @@ class ArchiveWriter:
     def _base_parts(self, at: int, parts: Iterable[tuple[Any, list[bytes]]]) -> list[File]:
         """Write a base of one file or several."""
         files = list[File]()
-        made = self._encoding("base", at, at)
+        made = _encoding("base", at, at)
         for table, keys in parts:
             made.add(table, keys)
             if made.rows >= BASE_FILE_ROWS or made.nbytes >= BASE_FILE_BYTES:
                 files.append(self._put(made, at, at))
-                made = self._encoding("base", at, at)
+                made = _encoding("base", at, at)
         if made.rows or not files:
             files.append(self._put(made, at, at))
         return files
@@ -244,7 +239,7 @@ class ArchiveWriter:
     def _merge(self, small: Sequence[File]) -> None:
         assert self.manifest is not None
         low, high = small[0].low, small[-1].high
-        made = self._encoding("delta", low, high)
+        made = _encoding("delta", low, high)
         for start, end, _ in chunks(
             self._files_open, list(small), FIRST_KEY, ALL_KEYS_END, CHUNK_ROWS
         ):
@@ -258,8 +253,7 @@ class ArchiveWriter:
             for log in logs
             for group in self._files_open.groups(log)
         ]
-        table = pa.concat_tables(tables)
-        log = self._table_file("log", low, high, table, _revision_keys(table))
+        log = self._log_table(low, high, pa.concat_tables(tables))
         self._publish(self.manifest.following([merged, log], [*small, *logs]))
 
     def clean(self) -> int:
@@ -289,7 +283,7 @@ class ArchiveWriter:
     # --- files ---
 
     def _delta_file(self, low: int, high: int, changes: Iterable[ArchivedChange]) -> File:
-        made, counts = self._encoding("delta", low, high), Counter[tuple[str, int]]()
+        made, counts = _encoding("delta", low, high), Counter[tuple[str, int]]()
         remaining = iter(changes)
         while rows := list(islice(remaining, GROUP_ROWS_MAX)):
             columns = _columns(self.keys, [(each.event.kv, each.timestamp) for each in rows])
@@ -313,32 +307,22 @@ class ArchiveWriter:
             [stamp.meta_json for stamp in stamps],
             [kv.value for kv in marks],
         ]
-        table = table_of("log", columns)
-        return self._table_file("log", low, high, table, _revision_keys(table))
+        return self._log_table(low, high, table_of("log", columns))
 
-    def _table_file(
-        self, kind: str, low: int, high: int, table: Any, keys: Sequence[bytes]
-    ) -> File:
-        path = _new_path(kind, low, high)
-        ends = (keys[0], keys[-1]) if keys else (b"", b"")
-        data = encode(kind, path, table, keys)
-        return self._put_file(File(kind, path, low, high, table.num_rows, 0, "", *ends), data)
-
-    def _encoding(self, kind: str, low: int, high: int) -> Encoding:
-        return Encoding(kind, _new_path(kind, low, high))
+    def _log_table(self, low: int, high: int, table: Any) -> File:
+        made = _encoding("log", low, high)
+        made.add(table, [revision_key(revision) for revision in table["revision"].to_pylist()])
+        return self._put(made, low, high)
 
     def _put(self, made: Encoding, low: int, high: int) -> File:
-        data = made.finish()
-        named = File(made.kind, made.path, low, high, made.rows, 0, "", made.first, made.last)
-        return self._put_file(named, data)
-
-    def _put_file(self, named: File, data: bytes) -> File:
-        """Write a file; return it with its size and digest."""
+        """Write a file; return what the manifest says of it."""
+        data, path = made.finish(), made.path
         if self._began is None:
             self._began = monotonic()
-        if not self.files.put_new(named.path, data):
-            raise ArchiveError(f"{named.path} exists: a name that was made at random")
-        return named._replace(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        if not self.files.put_new(path, data):
+            raise ArchiveError(f"{path} exists: a name that was made at random")
+        digest = hashlib.sha256(data).hexdigest()
+        return File(made.kind, path, low, high, made.rows, len(data), digest, made.first, made.last)
 
     def _publish(self, manifest: Manifest) -> None:
         manifest.check()
@@ -355,9 +339,9 @@ class ArchiveWriter:
         self.manifest, self._tried = manifest, None
 
 
-def _new_path(kind: str, low: int, high: int) -> str:
-    """Return the path of a file that is about to be written, as `DATA` describes it."""
-    return f"{kind}/{low:020}-{high:020}-{os.urandom(4).hex()}.parquet"
+def _encoding(kind: str, low: int, high: int) -> Encoding:
+    """Begin a file that is about to be written, with a path as `DATA` describes it."""
+    return Encoding(kind, f"{kind}/{low:020}-{high:020}-{os.urandom(4).hex()}.parquet")
 
 
 def _mergeable(deltas: Sequence[File], bases: set[int]) -> list[File]:
@@ -390,7 +374,3 @@ def _columns(keys: Keys, rows: Sequence[tuple[KeyValue, int | None]]) -> list[li
         [timestamp for _, timestamp in rows],
         [None if timestamp is None else physical_ms(timestamp) * 1_000 for _, timestamp in rows],
     ]
-
-
-def _revision_keys(table: Any) -> list[bytes]:
-    return [revision_key(revision) for revision in table["revision"].to_pylist()]

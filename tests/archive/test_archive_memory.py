@@ -47,7 +47,7 @@ elif what == "change":
     events = (KeyEvent(kv(n, KEYS + 4, 2), False) for n in range(0, KEYS, 2))
     changes = (ArchivedChange(event, TS + 3) for event in events)
     writer.append(KEYS + 4, changes, [mark(KEYS + 4, 3)])
-    writer._add_base()
+    writer._publish(writer.manifest.following(writer._base_files(writer.manifest.high)))
 else:
     assert verify(Folder(folder)).problems == ()
 print((peak() - before) // 1_024)

@@ -27,14 +27,14 @@ OLD_LOG = LOG.remove(LOG.names.index("meta"))
 @pytest.fixture
 def older(monkeypatch):
     """Write and publish as the code before did, until the test calls `older.undo()`."""
-    encode = rows.encode
+    add = rows.Encoding.add
 
-    def encoded(kind, path, table, keys):
-        return encode(kind, path, table.drop_columns("meta") if kind == "log" else table, keys)
+    def added(self, table, keys):
+        add(self, table.drop_columns("meta") if self.kind == "log" else table, keys)
 
     with monkeypatch.context() as patch:
         patch.setitem(rows.SCHEMAS, "log", OLD_LOG)
-        patch.setattr(writer, "encode", encoded)
+        patch.setattr(rows.Encoding, "add", added)
         patch.setattr(writer, "table_of", lambda *args: table_of(*args))
         patch.setattr(rows, "LOG", OLD_LOG)
         yield patch

@@ -117,8 +117,9 @@ def rewritten(recording, file, change):
     made = recording.writer
     parts = list(OpenFiles(made.files, made.keys).within(file, FIRST_KEY, ALL_KEYS_END))
     rows = change(writer.joined(parts))
-    keys = rows.stored.to_pylist()
-    replaced = made._table_file(file.kind, file.low, file.high, rows.table, keys)
+    encoding = writer._encoding(file.kind, file.low, file.high)
+    encoding.add(rows.table, rows.stored.to_pylist())
+    replaced = made._put(encoding, file.low, file.high)
     assert publish(made.files, made.manifest.following([replaced], [file]))
     return replaced
 
