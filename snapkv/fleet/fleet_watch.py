@@ -240,8 +240,7 @@ class MemberFollower:
 
     def _follow_on(self, wait_s: float) -> None:
         with self._changed:
-            watch = self._fleet_watch()
-            if watch is None or not watch.has_room(self):
+            if not self._has_room():
                 self._changed.wait(wait_s)
                 return
         if self._watch.timestamp >= self._ends:
@@ -281,6 +280,10 @@ class MemberFollower:
                 self._move(TIMESTAMP_MAX)
                 self._closed = True
                 self._watch.close()
+
+    def _has_room(self) -> bool:
+        watch = self._fleet_watch()  # not a variable of a call that waits: it must be collectable
+        return watch is not None and watch.has_room(self)
 
     def _move(self, progress: int) -> None:
         """Note how far the watch is, and wake the reader. With the lock."""
@@ -490,7 +493,7 @@ class FleetWatch(Closing):
 
     def _holding(self) -> list[tuple[MemberFollower, float]]:
         """Return the members that hold the watch back, with the seconds until they are left out."""
-        # not for how long a member was quiet counts, but how long others wait for it
+        # what counts is how long members wait for one, not for how long it was quiet
         found: list[tuple[MemberFollower, float]] = []
         if not self._leave_out:
             return found
