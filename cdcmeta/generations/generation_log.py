@@ -17,18 +17,7 @@ from cdcmeta.errors import (
     InvalidArgumentError,
 )
 from cdcmeta.generations import generation_layout as layout
-from cdcmeta.generations.generation_layout import (
-    ConsumerId,
-    Generation,
-    Progress,
-    Switch,
-    consumers_at,
-    generations_at,
-    read_state,
-    revision_of,
-    topology_at,
-    unchanged,
-)
+from cdcmeta.generations.generation_layout import ConsumerId, Generation, Progress, Switch
 from cdcmeta.generations.known_generations import DELAY_S_MAX, LEEWAY_S, Generations
 from cdcmeta.generations.log_member import Member
 from cdcmeta.generations.log_rows import trim
@@ -145,7 +134,7 @@ class GenerationLog:
 
     def generations(self, *, as_of: When | None = None) -> list[Generation]:
         """Return the generations listed now or at a time, oldest first."""
-        return generations_at(self._space.at(as_of))
+        return layout.generations_at(self._space.at(as_of))
 
     def at(self, when: When | None = None, *, revision: int | None = None) -> Snapshot[bytes]:
         """Return a snapshot of the log at a time or a revision."""
@@ -170,7 +159,7 @@ class GenerationLog:
 
         One listing. Raises `GenerationNotFoundError` after it was removed, `CorruptTopologyError`.
         """
-        return topology_at(self._space.at(as_of), generation)
+        return layout.topology_at(self._space.at(as_of), generation)
 
     def streams_of(self, generation: Generation) -> list[StreamId]:
         """Return a generation's streams in the order of the ring; raises as `topology`."""
@@ -233,7 +222,7 @@ class GenerationLog:
 
     def pending(self, *, as_of: When | None = None) -> Switch | None:
         """Return the switch that is under way, or was at a time; None without one."""
-        return read_state(self._space, as_of).switch
+        return layout.read_state(self._space, as_of).switch
 
     # --- consumers and expiry ---
 
@@ -260,7 +249,7 @@ class GenerationLog:
         superseded, kept = max(0, now - self._margin), pack(round(retention * 1_000))
         done = expire(self._space, superseded, kept)
         state = self._space.at()
-        oldest = min((each.time for each in generations_at(state)), default=0)
+        oldest = min((each.time for each in layout.generations_at(state)), default=0)
         ages = [(max(0, oldest - 1), False)]
         if ttl is not None:
             ages.append((max(0, now - pack(round(ttl * 1_000))), True))
@@ -292,7 +281,7 @@ class GenerationLog:
 
     def consumers(self) -> dict[ConsumerId, Progress]:
         """Return the registered consumers and their progress."""
-        return consumers_at(self._space.at())
+        return layout.consumers_at(self._space.at())
 
     def forget(self, consumer: str, table: str = "default") -> bool:
         """Forget a consumer of a table, so that nothing is kept for it; return whether it existed.
@@ -354,7 +343,9 @@ class GenerationLog:
             puts = dict.fromkeys(own, layout.encode(begin)) | {layout.CONSUMERS: counted}
             guards: list[Guard] = [
                 AtRevision(key, generation.revision),
-                unchanged(layout.CONSUMERS, revision_of(count)),  # no other registration meanwhile
+                layout.unchanged(
+                    layout.CONSUMERS, layout.revision_of(count)
+                ),  # no other registration meanwhile
             ]
             with suppress(ConflictError):
                 self._space.commit(puts=puts, guards=guards)
@@ -442,11 +433,11 @@ def expire(space: Space, now: int, retention: int) -> Expired:
     """
     snapshot = space.at()
     (count,) = snapshot.entries_of([layout.CONSUMERS])
-    same_consumers = unchanged(layout.CONSUMERS, revision_of(count))
-    slowest = min((each.position for each in consumers_at(snapshot).values()), default=now)
+    same_consumers = layout.unchanged(layout.CONSUMERS, layout.revision_of(count))
+    slowest = min((each.position for each in layout.consumers_at(snapshot).values()), default=now)
     marked: list[Generation] = []
     removed: list[Generation] = []
-    for generation, later in pairwise(generations_at(snapshot)):
+    for generation, later in pairwise(layout.generations_at(snapshot)):
         if later.time > now:
             break
         key = layout.generation_key(generation.time)

@@ -13,16 +13,6 @@ from cdcmeta.errors import (
     MemberLostError,
 )
 from cdcmeta.generations import generation_layout as layout
-from cdcmeta.generations.generation_layout import (
-    PREPARED,
-    Generation,
-    Switch,
-    generations_at,
-    read_state,
-    revision_of,
-    topology_at,
-    unchanged,
-)
 from cdcmeta.generations.known_generations import Generations
 from cdcmeta.generations.streams import StreamId
 from cdcmeta.generations.tokens import Tokens
@@ -144,17 +134,18 @@ class Member:
     def guards(self) -> dict[str, list[Guard]]:
         """Return the guards with which a write's commit fails if there is a newer generation."""
         revision = self._following.head_revision
-        return {self._space.name: [unchanged(layout.HEAD, revision)]}
+        return {self._space.name: [layout.unchanged(layout.HEAD, revision)]}
 
     def catch_up(self, timeout: float) -> None:
         """Wait for the next commit of the log, for a bounded time and at most `timeout` seconds."""
         (head,) = self._space.entries_of([layout.HEAD])
         with self._changed:
-            if revision_of(head) == self._following.head_revision:
+            if layout.revision_of(head) == self._following.head_revision:
                 self._changed.wait(min(timeout, POLL_S))
                 return
             self._changed.wait_for(
-                lambda: self._following.head_revision >= revision_of(head), min(timeout, WAIT_S)
+                lambda: self._following.head_revision >= layout.revision_of(head),
+                min(timeout, WAIT_S),
             )
 
     def close(self) -> None:
@@ -222,11 +213,11 @@ class LogFollower:
         """Read the state. The session must be alive already: see `SwitchCoordinator._answers`."""
         self._store, self._space, self._session = store, space, session
         self.generations = generations
-        self._missing: dict[int, Generation] = {}
+        self._missing: dict[int, layout.Generation] = {}
         self._corrupt: dict[int, tuple[float, float]] = {}
         self.head_revision = 0
         self._held_since: tuple[bytes, float] | None = None
-        self._pending_switch: tuple[Switch, int] | None = None
+        self._pending_switch: tuple[layout.Switch, int] | None = None
         self._prepared: dict[bytes, Topology] = {}
         self._watch: Watch[bytes] | None = None
         self.begin()
@@ -237,8 +228,8 @@ class LogFollower:
         Raises `StoreRestoredError` if the log lacks a generation that is known here.
         """
         self.close()
-        state = read_state(self._space)
-        listed = generations_at(state.snapshot)
+        state = layout.read_state(self._space)
+        listed = layout.generations_at(state.snapshot)
         self._check_history([each.time for each in listed])
         self._watch = self._space.watch(since=state.snapshot.timestamp)
         for generation in listed:
@@ -296,20 +287,22 @@ class LogFollower:
                 self._add_generation(layout.generation_of(change.key, change.value))
         for change in reversed(changes.changes):  # the switch before the head
             if change.key == layout.SWITCH:
-                switch = None if change.value is None else layout.decode(Switch, change.value)
+                switch = (
+                    None if change.value is None else layout.decode(layout.Switch, change.value)
+                )
                 self._apply_switch(switch, changes.commit.revision)
             elif change.key == layout.HEAD:
                 self.head_revision = changes.commit.revision  # last: all of the commit is applied
 
-    def _add_generation(self, generation: Generation) -> None:
+    def _add_generation(self, generation: layout.Generation) -> None:
         topology = self._prepared.pop(generation.id, None)
         if topology is not None:
             self.generations.insert(generation.time, topology)
         elif self.generations.prepare(generation.time):
             self._missing[generation.time] = generation
 
-    def _apply_switch(self, switch: Switch | None, revision: int) -> None:
-        if switch is None or switch.phase != PREPARED:
+    def _apply_switch(self, switch: layout.Switch | None, revision: int) -> None:
+        if switch is None or switch.phase != layout.PREPARED:
             self._pending_switch = self._held_since = None
             self._prepared.clear()
             self.generations.hold(None)
@@ -330,7 +323,7 @@ class LogFollower:
                 self._forget(time)
             elif monotonic() >= again_at:
                 try:
-                    self.generations.insert(time, topology_at(self._space.at(), generation))
+                    self.generations.insert(time, layout.topology_at(self._space.at(), generation))
                 except GenerationNotFoundError:
                     pass  # expired
                 except CorruptTopologyError:  # the rows are complete but corrupt
@@ -346,12 +339,12 @@ class LogFollower:
         del self._missing[time]
         self._corrupt.pop(time, None)
 
-    def _answer(self, switch: Switch, revision: int) -> None:
+    def _answer(self, switch: layout.Switch, revision: int) -> None:
         """Reject writes that may be the new generation's, read its rows, and commit the answer."""
         newest_write = self.generations.hold(switch.not_before)
         kind, value = layout.ACK, layout.number(newest_write)
         try:
-            self._prepared[switch.id] = topology_at(self._space.at(), switch)
+            self._prepared[switch.id] = layout.topology_at(self._space.at(), switch)
         except (CorruptTopologyError, GenerationNotFoundError) as e:
             kind, value = layout.REFUSAL, f"{e}".encode()[:REASON_BYTES_MAX]
         except SnapKVError:

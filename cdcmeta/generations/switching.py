@@ -45,16 +45,6 @@ from typing import NamedTuple
 
 from cdcmeta.errors import CorruptTopologyError, SwitchAbortedError, SwitchPendingError
 from cdcmeta.generations import generation_layout as layout
-from cdcmeta.generations.generation_layout import (
-    PREPARED,
-    STORING,
-    Aborted,
-    Generation,
-    LogState,
-    Switch,
-    generations_at,
-    read_state,
-)
 from cdcmeta.generations.topology import Topology
 from snapkv import (
     AtRevision,
@@ -123,7 +113,7 @@ class SwitchCoordinator:
         make: Callable[[], Topology],
         timeout: float,
         force: bool,
-    ) -> Generation:
+    ) -> layout.Generation:
         """Return the newest generation if it is of this ring, else make one.
 
         `digest` identifies the ring; `make` returns a topology for it. A switch to the same ring is
@@ -140,11 +130,11 @@ class SwitchCoordinator:
         begun = asked = False
         with self._watch() as watch:
             while True:
-                state = read_state(self._space)
+                state = layout.read_state(self._space)
                 if state.switch is not None:
                     if state.switch.ring == digest:
                         same = own == state.switch.id
-                        asked = state.switch.phase == PREPARED or (asked and same)
+                        asked = state.switch.phase == layout.PREPARED or (asked and same)
                         own = state.switch.id
                     self._advance(state, watch, deadline)
                     continue
@@ -170,24 +160,24 @@ class SwitchCoordinator:
         """
         deadline = monotonic() + timeout
         with self._watch() as watch:
-            while (state := read_state(self._space)).switch is not None:
+            while (state := layout.read_state(self._space)).switch is not None:
                 self._advance(state, watch, deadline)
 
     # --- steps ---
 
     def _begin(
-        self, state: LogState, digest: bytes, topology: Topology, deadline: float
+        self, state: layout.LogState, digest: bytes, topology: Topology, deadline: float
     ) -> bytes | None:
         """Claim the switch, write its rows, prepare it; return its id, None without the claim."""
         id, refines = self._random_bytes(16), _refines(state, topology)
 
         def claim(stamp: Stamp) -> SpaceOps:
-            switch = Switch(
+            switch = layout.Switch(
                 id=id,
                 ring=digest,
                 ranges=len(topology),
                 streams=topology.stream_count,
-                phase=STORING,
+                phase=layout.STORING,
                 not_before=0,
                 deadline=stamp.ts + self._patience,
                 first=not state.head,
@@ -196,7 +186,7 @@ class SwitchCoordinator:
             return SpaceOps({layout.SWITCH: layout.encode(switch)}, guards=state.guards())
 
         self._committed(claim, "claim", deadline)
-        claimed = read_state(self._space)
+        claimed = layout.read_state(self._space)
         switch = claimed.switch
         if switch is None or switch.id != id:
             return None  # another coordinator was first
@@ -208,22 +198,22 @@ class SwitchCoordinator:
         self._committed(lambda stamp: self._prepared(stamp, switch, guard), "prepare", deadline)
         return id
 
-    def _prepared(self, stamp: Stamp, switch: Switch, guard: AtRevision) -> SpaceOps:
+    def _prepared(self, stamp: Stamp, switch: layout.Switch, guard: AtRevision) -> SpaceOps:
         asked = replace(
             switch,
-            phase=PREPARED,
+            phase=layout.PREPARED,
             not_before=stamp.ts + (0 if switch.first else self._delay),
             deadline=stamp.ts + self._patience,
         )
         return SpaceOps({layout.SWITCH: layout.encode(asked)}, guards=[guard])
 
-    def _advance(self, state: LogState, watch: Watch[bytes], deadline: float) -> None:
+    def _advance(self, state: layout.LogState, watch: Watch[bytes], deadline: float) -> None:
         """Take the next step of a switch, or wait for another process to take it."""
         switch = state.switch
         assert switch is not None
         late = self._store.timestamp_of("-0s") > switch.deadline
         waiting: list[str] = []
-        if switch.phase == STORING:
+        if switch.phase == layout.STORING:
             if late:
                 self._abort(state, "its coordinator did not write its rows in time", deadline)
                 return
@@ -249,7 +239,9 @@ class SwitchCoordinator:
         except CompactedError:  # the watch only wakes; the caller reads the state again
             pause(min(POLL_S, left))
 
-    def _abort_reason(self, state: LogState, switch: Switch, answers: Answers) -> str | None:
+    def _abort_reason(
+        self, state: layout.LogState, switch: layout.Switch, answers: Answers
+    ) -> str | None:
         """Return why a switch must be aborted, None if it must not."""
         if answers.refusals:
             return "; ".join(answers.refusals)
@@ -263,7 +255,7 @@ class SwitchCoordinator:
             )
         return None
 
-    def _answers(self, snapshot: Snapshot[bytes], switch: Switch) -> Answers:
+    def _answers(self, snapshot: Snapshot[bytes], switch: layout.Switch) -> Answers:
         """Return the members' answers, and the members that have not answered.
 
         Sessions are listed after the answers were read, and after the switch was prepared. So a
@@ -289,14 +281,14 @@ class SwitchCoordinator:
         )
         return Answers(missing, reasons, newest, names.get(session) or _name_of(b"", session))
 
-    def _commit(self, state: LogState, newest_write: int, deadline: float) -> None:
+    def _commit(self, state: layout.LogState, newest_write: int, deadline: float) -> None:
         switch = state.switch
         assert switch is not None
 
         def commit(stamp: Stamp) -> SpaceOps:
             earliest = stamp.ts if switch.first else stamp.ts + self._delay
             time = max(earliest, switch.not_before, state.head + 1, newest_write + 1)
-            generation = Generation(
+            generation = layout.Generation(
                 time,
                 switch.id,
                 switch.ring,
@@ -313,10 +305,10 @@ class SwitchCoordinator:
 
         self._committed(commit, "commit", deadline)
 
-    def _abort(self, state: LogState, why: str, deadline: float) -> None:
+    def _abort(self, state: layout.LogState, why: str, deadline: float) -> None:
         switch = state.switch
         assert switch is not None
-        puts = {layout.ABORTED: layout.encode(Aborted(switch.id, why))}
+        puts = {layout.ABORTED: layout.encode(layout.Aborted(switch.id, why))}
         ops = _ended(switch.id, puts, state)
         gone = replace(ops, delete_prefixes=[*ops.delete_prefixes, layout.rows_prefix(switch.id)])
         self._committed(lambda _: gone, "abort", deadline)
@@ -346,7 +338,7 @@ class SwitchCoordinator:
         return self._space.watch(layout.SWITCH)
 
 
-def _ended(id: bytes, puts: dict[bytes, bytes], state: LogState) -> SpaceOps:
+def _ended(id: bytes, puts: dict[bytes, bytes], state: layout.LogState) -> SpaceOps:
     return SpaceOps(puts, [layout.SWITCH], _answer_prefixes(id), state.guards())
 
 
@@ -368,14 +360,14 @@ def _parts(id: bytes, topology: Topology) -> Iterator[dict[bytes, bytes]]:
         yield part
 
 
-def _newest(state: LogState) -> Generation | None:
+def _newest(state: layout.LogState) -> layout.Generation | None:
     if not state.head:
         return None
     (found,) = state.snapshot.entries_of([layout.generation_key(state.head)])
-    return None if found is None else layout.decode(Generation, found.value)
+    return None if found is None else layout.decode(layout.Generation, found.value)
 
 
-def _refines(state: LogState, topology: Topology) -> bool | None:
+def _refines(state: layout.LogState, topology: Topology) -> bool | None:
     """Return whether each range lies in one of the newest generation's; None if unknown."""
     newest = _newest(state)
     if newest is None:
@@ -388,12 +380,12 @@ def _refines(state: LogState, topology: Topology) -> bool | None:
     return before.issubset(end for end, _ in topology.rows())
 
 
-def _made(state: LogState, id: bytes) -> Generation | None:
+def _made(state: layout.LogState, id: bytes) -> layout.Generation | None:
     """Return the generation that a switch made, None if it was aborted."""
-    return next((each for each in generations_at(state.snapshot) if each.id == id), None)
+    return next((each for each in layout.generations_at(state.snapshot) if each.id == id), None)
 
 
-def _aborted(state: LogState, id: bytes) -> SwitchAbortedError:
+def _aborted(state: layout.LogState, id: bytes) -> SwitchAbortedError:
     why = (
         state.aborted.why
         if state.aborted and state.aborted.id == id

@@ -10,14 +10,6 @@ from itertools import islice, pairwise, zip_longest
 
 from cdcmeta.errors import CorruptTopologyError, GenerationNotFoundError
 from cdcmeta.generations import generation_layout as layout
-from cdcmeta.generations.generation_layout import (
-    Generation,
-    Switch,
-    consumers_at,
-    generations_at,
-    read_state,
-    topology_at,
-)
 from cdcmeta.generations.streams import STREAM_BYTES, StreamId, ring_bytes
 from cdcmeta.generations.tokens import BIAS, TOKEN_MAX, TOKEN_MIN, murmur3_token
 from cdcmeta.generations.topology import TokenRange
@@ -122,15 +114,15 @@ def log_at(
 
     Six listings. Raises `GenerationNotFoundError` for a log that the store does not have.
     """
-    state = read_state(store.space(layout.space_of(name)), when)
+    state = layout.read_state(store.space(layout.space_of(name)), when)
     snapshot = state.snapshot
-    found = generations_at(snapshot)
+    found = layout.generations_at(snapshot)
     if not found and next(snapshot.keys(), None) is None:
         raise GenerationNotFoundError(f"the store has no log {name!r} at this moment")
     later = zip_longest(found, found[1:])
     rows = [generation_row(each, after, time) for each, after in later]
     tables = list(islice(snapshot.keys(layout.TABLE_PREFIX), TABLES_MAX + 1))
-    consumers = sorted(consumers_at(snapshot).items(), key=lambda each: each[1].position)
+    consumers = sorted(layout.consumers_at(snapshot).items(), key=lambda each: each[1].position)
     more = len(tables) > TABLES_MAX or len(consumers) > CONSUMERS_MAX
     return Log(
         name,
@@ -147,7 +139,9 @@ def log_at(
     )
 
 
-def generation_row(found: Generation, later: Generation | None, time: int) -> GenerationRow:
+def generation_row(
+    found: layout.Generation, later: layout.Generation | None, time: int
+) -> GenerationRow:
     """Return a listed generation and what it is at a time; `later` is the next one."""
     return GenerationRow(
         found.time,
@@ -162,7 +156,7 @@ def generation_row(found: Generation, later: Generation | None, time: int) -> Ge
     )
 
 
-def _switch_row(snapshot: Snapshot[bytes], switch: Switch) -> SwitchRow:
+def _switch_row(snapshot: Snapshot[bytes], switch: layout.Switch) -> SwitchRow:
     refusals = islice(snapshot.values(layout.answer_key(layout.REFUSAL, switch.id)), CONSUMERS_MAX)
     return SwitchRow(
         switch.phase,
@@ -254,7 +248,7 @@ def ring_at(
     `GenerationNotFoundError`, `CorruptTopologyError`.
     """
     snapshot = store.space(layout.space_of(name)).at(when)
-    found = generations_at(snapshot)
+    found = layout.generations_at(snapshot)
     at = next((n for n, each in enumerate(found) if each.time == generation), None)
     if at is None:
         raise GenerationNotFoundError(f"the log {name!r} has no generation {generation}")
@@ -282,7 +276,9 @@ def range_row(found: TokenRange, named: int = STREAMS_MIN) -> RangeRow:
     )
 
 
-def key_row(snapshot: Snapshot[bytes], generation: Generation, key: str, last: int) -> KeyRow:
+def key_row(
+    snapshot: Snapshot[bytes], generation: layout.Generation, key: str, last: int
+) -> KeyRow:
     """Return the stream of a key's changes in a generation; one or two short listings."""
     token = murmur3_token(key.encode(errors="surrogateescape"))
     found = _ranges(snapshot, generation, token - 1, 1, last)
@@ -293,10 +289,10 @@ def key_row(snapshot: Snapshot[bytes], generation: Generation, key: str, last: i
     return KeyRow(key, token, range_row(owner), shard, str(owner.streams[shard]))
 
 
-def _arcs(snapshot: Snapshot[bytes], generation: Generation) -> tuple[list[Arc], int]:
+def _arcs(snapshot: Snapshot[bytes], generation: layout.Generation) -> tuple[list[Arc], int]:
     """Return the arcs of the ring, and the last range's end."""
     if generation.ranges <= ARCS_MAX:
-        topology = topology_at(snapshot, generation)
+        topology = layout.topology_at(snapshot, generation)
         arcs = [Arc(each.start, each.end, 1, len(each.streams)) for each in topology]
         return arcs, topology.ends[-1]
     prefix = layout.rows_prefix(generation.id)
@@ -315,7 +311,7 @@ def _arcs(snapshot: Snapshot[bytes], generation: Generation) -> tuple[list[Arc],
 
 
 def _ranges(
-    snapshot: Snapshot[bytes], generation: Generation, after: int, limit: int, last: int
+    snapshot: Snapshot[bytes], generation: layout.Generation, after: int, limit: int, last: int
 ) -> list[TokenRange]:
     """Return ranges that end after a token, in the order of the ring; one listing.
 

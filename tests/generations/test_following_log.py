@@ -30,7 +30,7 @@ class Unreadable:
 
     def __init__(self, error):
         self.error, self.readable, self.asked = error, False, 0
-        self.read = log_member.topology_at
+        self.read = log_member.layout.topology_at
 
     def __call__(self, *args):
         self.asked += 1
@@ -42,7 +42,7 @@ class Unreadable:
 @pytest.fixture
 def unreadable(monkeypatch, request):
     found = Unreadable(getattr(request, "param", EngineUnavailableError("cut off")))
-    monkeypatch.setattr(log_member, "topology_at", found)
+    monkeypatch.setattr(log_member.layout, "topology_at", found)
     return found
 
 
@@ -123,7 +123,7 @@ def test_a_step_begins_again_where_that_failed(log, clock, monkeypatch):
     """A watch was overtaken, and just then the engine was away."""
     with Slow(log, clock) as slow:
         monkeypatch.setattr(slow.following._watch, "next", overtaken)
-        monkeypatch.setattr(log_member, "read_state", away)
+        monkeypatch.setattr(log_member.layout, "read_state", away)
         with pytest.raises(EngineUnavailableError):
             slow.following.step(0)
         with pytest.raises(EngineUnavailableError):
