@@ -271,7 +271,8 @@ def _reported(
     if place.role is not Role.SECONDARY:
         rset = rset.with_progress(status.progress)
     if status.state in ENDED:
-        if rset.state is SetState.PREPARE and _may_retry(place, status):
+        is_lost = place.role is Role.SECONDARY and status.state is TableState.ABSENT
+        if rset.state is SetState.PREPARE and is_lost:  # the request: it is never started
             again = rset.with_place(place._replace(token=fresh))
             return Step(again, (_prepare(again, capture, fresh),))
         return _promoted(rset.without(place), is_settled)
@@ -294,11 +295,6 @@ def _is_in_the_way(rset: ReplicationSet, place: Place, status: TableStatus) -> b
         and status.state is TableState.STOPPING
         and status.token < place.token
     )
-
-
-def _may_retry(place: Place, status: TableStatus) -> bool:
-    """Return whether a request to prepare was lost: the capture has promised never to start it."""
-    return place.role is Role.SECONDARY and status.state is TableState.ABSENT
 
 
 def _prepared(rset: ReplicationSet, place: Place, is_settled: bool) -> Step:
@@ -403,7 +399,7 @@ def rebuilt(table: str, floor: Progress, found: list[tuple[str, TableStatus]]) -
         elif status.state in LIVE:
             waiting.append((place, status.state))
     rset = ReplicationSet(table, SetState.ABSENT, tuple(sorted(places)), progress)
-    writer = max(writers, key=_token, default=None)
+    writer = max(writers, key=lambda each: each.token, default=None)
     if writer is not None:
         primary = writer._replace(role=Role.PRIMARY)
         rset = rset.with_place(primary)._replace(state=SetState.REPLICATING)
@@ -412,7 +408,3 @@ def rebuilt(table: str, floor: Progress, found: list[tuple[str, TableStatus]]) -
         state = SetState.COMMIT if how is TableState.PREPARED else SetState.PREPARE
         rset = rset.with_place(last._replace(role=Role.SECONDARY))._replace(state=state)
     return rset
-
-
-def _token(place: Place) -> Token:
-    return place.token

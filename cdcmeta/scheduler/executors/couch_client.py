@@ -7,16 +7,17 @@ import io
 import json
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import socket
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from snapkv.base.waiting import monotonic
 
+T = TypeVar("T")
 SCHEMES = ("couch+http://", "couch+https://")
 USER, PASSWORD = "CDCMETA_SINK_USER", "CDCMETA_SINK_PASSWORD"
 ANSWER_BYTES_MAX = 16 << 20
@@ -135,6 +136,18 @@ class CouchClient:
             if status < 300:
                 raise self.error(f"answers {method} with a body that is not JSON", text) from None
             return CouchAnswer(status, {"reason": text})
+
+    def listed(
+        self, method: str, path: str, read: Callable[[list[Any]], T], body: bytes | None = None
+    ) -> T:
+        """Return what `read` returns of the rows of a listing. Raises as `request`."""
+        answer = self.request(method, path, body)
+        if answer.status != 200:
+            raise self.rejected("a list of documents", answer)
+        try:
+            return read(answer.value["rows"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise self.error("lists documents in an unknown format") from None
 
     def rejected(self, what: str, answer: CouchAnswer) -> SinkError:
         """Return the error of a request that the server rejected."""

@@ -122,18 +122,19 @@ def written_keys(client: CouchClient, prefix: str) -> list[str]:
     while True:
         client.begin_call()
         start = f"startkey={quote(json.dumps(first, ensure_ascii=False))}&" if first else ""
-        answer = client.request("GET", f"_all_docs?{start}limit={LISTED_DOCS}&skip={skip}")
-        if answer.status != 200:
-            raise client.rejected("a list of documents", answer)
-        try:
-            rows = answer.value["rows"]
-            found += [key_of(row["id"]) for row in rows if head_of(row).ts]
-            last = rows[-1]["id"] if rows else low
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise client.error("lists documents in an unknown format") from None
-        if len(rows) < LISTED_DOCS or (last > low and not last.startswith(low)):
+        path = f"_all_docs?{start}limit={LISTED_DOCS}&skip={skip}"
+        keys, last, count = client.listed("GET", path, _page_of)
+        found += keys
+        last = last or low
+        if count < LISTED_DOCS or (last > low and not last.startswith(low)):
             return sorted({key for key in found if key.startswith(prefix)})
         first, skip = last, 1
+
+
+def _page_of(rows: list[Any]) -> tuple[list[str], str, int]:
+    """Return the keys in rows that captures have written, the last id, and how many rows."""
+    keys = [key_of(row["id"]) for row in rows if head_of(row).ts]
+    return keys, rows[-1]["id"] if rows else "", len(rows)
 
 
 WRITE_S = 3.0
@@ -269,7 +270,8 @@ class CouchWriter(TableWriter):
     # --- documents ---
 
     def _send_all(self, commits: Sequence[Changes[str]]) -> None:
-        for batch in _batches(versions_of(commits)):
+        items = iter(versions_of(commits).items())
+        while batch := dict(islice(items, BATCH_DOCS)):
             self._send(batch)
 
     def _send(self, batch: Mapping[str, list[KeyVersion]]) -> None:
@@ -309,15 +311,12 @@ class CouchWriter(TableWriter):
         """Read the newest revisions of documents, also of deleted documents."""
         if not ids:
             return
-        answer = self._client.request("POST", "_all_docs", _encoded({"keys": ids}))
-        if answer.status != 200:
-            raise self._client.rejected("a list of documents", answer)
-        try:
-            rows = answer.value["rows"]
+
+        def read(rows: list[Any]) -> dict[str, Head]:
             found = {row["key"]: head_of(row) for row in rows}
-            self._heads.update({id: found[id] for id in ids})
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise self._client.error("lists documents in an unknown format") from None
+            return {id: found[id] for id in ids}
+
+        self._heads |= self._client.listed("POST", "_all_docs", read, _encoded({"keys": ids}))
 
     def _post(self, docs: Sequence[bytes], heads: Mapping[str, Head]) -> None:
         if docs:
@@ -402,12 +401,6 @@ def _kept_in(record: Mapping[str, Any]) -> SinkRecord:
     """Return what a table's record has. Raises `ValueError`, `TypeError`, `KeyError`."""
     origin = (record["place"], record["created"]) if "place" in record else ()
     return SinkRecord.read(record["token"], record["checkpoint"], origin)
-
-
-def _batches(found: Mapping[str, list[KeyVersion]]) -> Iterator[dict[str, list[KeyVersion]]]:
-    items = iter(found.items())
-    while batch := dict(islice(items, BATCH_DOCS)):
-        yield batch
 
 
 def _encoded(value: object) -> bytes:

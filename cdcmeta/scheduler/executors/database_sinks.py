@@ -178,18 +178,16 @@ class CouchReplicaWriter(CouchWriter):
         """Return what ends the living leaves of the target that are ancestors in the source."""
         keys = [each.key for each in documents]
         path = "_all_docs?include_docs=true&conflicts=true"
-        answer = self._client.request("POST", path, json.dumps({"keys": keys}).encode())
-        if answer.status != 200:
-            raise self._client.rejected("a list of documents", answer)
-        try:
-            living = {row["key"]: _living_of(row) for row in answer.value["rows"]}
+
+        def read(rows: list[Any]) -> list[bytes]:
+            living = {row["key"]: _living_of(row) for row in rows}
             return [
                 _tombstone(each.key, leaf)
                 for each in documents
                 for leaf in filter(each.is_lost, living[each.key])
             ]
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise self._client.error("lists documents in an unknown format") from None
+
+        return self._client.listed("POST", path, read, json.dumps({"keys": keys}).encode())
 
 
 def documents_of(commits: Sequence[Changes[str]]) -> list[DocumentChange]:

@@ -101,11 +101,7 @@ class DatabasesSource(TableSource):
         If that moment is compacted, they come as they are now: what follows changes them to the
         same end. Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`.
         """
-        space = self._store.space(space_of(table))
-        try:
-            state = DatabaseState(space.at(at), table)
-        except CompactedError:
-            state = DatabaseState(space.at(), table)
+        state = self._state(table, at)
         self._check(table, state.database)
         after = state.database.sequence_at(since) if since > 0 else START
         while True:
@@ -117,7 +113,7 @@ class DatabasesSource(TableSource):
                     after = page[-1].sequence
                 return
             except CompactedError:  # the index is in the order of changes: what follows is new
-                state = DatabaseState(space.at(), table)
+                state = self._state(table)
                 self._check(table, state.database)
 
     def _check(self, name: str, database: DatabaseRecord) -> None:
@@ -161,15 +157,19 @@ class DatabasesSource(TableSource):
         superseded = _superseded(keys)
         found = [_lone_document(row, keys, commit, superseded) for row in rows]
         if None in found:
-            found = list(_documents(self._state(name, commit.revision), rows, commit, superseded))
+            state = self._state(name, revision=commit.revision)
+            found = list(_documents(state, rows, commit, superseded))
         return Changes(commit, tuple(each for each in found if each is not None))
 
-    def _state(self, name: str, revision: int) -> DatabaseState:
+    def _state(
+        self, name: str, at: int | None = None, *, revision: int | None = None
+    ) -> DatabaseState:
+        """Return a database at a moment, or now if that is compacted: its leaves follow."""
         space = self._store.space(space_of(name))
         try:
-            return DatabaseState(space.at(revision=revision), name)
+            return DatabaseState(space.at(at, revision=revision), name)
         except CompactedError:
-            return DatabaseState(space.at(), name)  # its leaves are these or follow them
+            return DatabaseState(space.at(), name)
 
     def _escaped(self, name: str, spaces: bytes) -> bytes:
         prefix = self._store.reader.layout.space(f"{REGISTRY}/{name}").prefix

@@ -129,19 +129,10 @@ class FeedReader:
                     self.position = max(self.position, feed.timestamp)
 
     def _hand_out(self, parts: Mapping[str, Part]) -> None:
-        for table, part in parts.items():
-            pipeline = self._live.get(table)
-            if pipeline is None:
-                continue
-            if isinstance(part, Exception):
-                self._fail(pipeline, part)
-                continue
-            if not pipeline.offer(part):
-                pipeline.caught_up(self.position, is_live=False)
-                del self._live[table]
-                if not pipeline.is_stopping:
-                    self._behind[table] = pipeline
-            self._wake(pipeline)
+        for pipeline in self._full(parts, self._live):
+            pipeline.caught_up(self.position, is_live=False)
+            if not pipeline.is_stopping:
+                self._behind[pipeline.table] = pipeline
 
     # --- those behind ---
 
@@ -205,20 +196,10 @@ class FeedReader:
     def _offer(self, parts: Mapping[str, Part] | None, waiting: dict[str, Pipeline]) -> bool:
         """Hand out a commit; return whether a pipeline takes no more for now."""
         is_one_full = False
-        for table, part in parts.items() if parts is not None else ():
-            pipeline = waiting.get(table)
-            if pipeline is None:
-                continue
-            if isinstance(part, Exception):
-                del waiting[table]
-                self._fail(pipeline, part)
-                continue
-            if not pipeline.offer(part):
-                is_one_full = True
-                del waiting[table]
-                self._serve_last(table)
-                pipeline.set_prepared()
-            self._wake(pipeline)
+        for pipeline in self._full(parts or {}, waiting):
+            is_one_full = True
+            self._serve_last(pipeline.table)
+            pipeline.set_prepared()
         return is_one_full
 
     def _serve_last(self, table: str) -> None:
@@ -271,6 +252,23 @@ class FeedReader:
             self._wake(pipeline)
 
     # --- both ---
+
+    def _full(
+        self, parts: Mapping[str, Part], pipelines: dict[str, Pipeline]
+    ) -> Iterator[Pipeline]:
+        """Offer each pipeline its part of a commit; remove and yield each that is full."""
+        for table, part in parts.items():
+            pipeline = pipelines.get(table)
+            if pipeline is None:
+                continue
+            if isinstance(part, Exception):
+                del pipelines[table]
+                self._fail(pipeline, part)
+                continue
+            if not pipeline.offer(part):
+                del pipelines[table]
+                yield pipeline
+            self._wake(pipeline)
 
     @contextmanager
     def _open_feed(self, since: int | None) -> Iterator[TableFeed]:

@@ -22,7 +22,7 @@ store that they were read from.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from snapkv import Change, Changes, Commit, SnapshotKV
@@ -87,22 +87,23 @@ def meta_after(route: Route, source: str) -> dict[str, str]:
 def without_returning(
     commits: Sequence[Changes[str]], source: str, target: str
 ) -> list[Changes[str]]:
-    """Return commits without the changes that came through the target, and each of one route."""
-    return [each for commit in commits for each in _of_one_route(commit, source, target)]
+    """Return commits without the changes that came through the target, and each of one route.
+
+    Writes of other programs have no route.
+    """
+    left: list[Changes[str]] = []
+    for commit in commits:
+        found: dict[Route, list[Change[str]]] = {}
+        for change in commit.changes:
+            route = route_of(change.commit)
+            is_recorded = change.commit.source_revision is not None
+            if target not in route and not (is_recorded and source in route):
+                found.setdefault(route, []).append(change)
+        left += [Changes(commit.commit, tuple(each)) for each in found.values()]
+    return left
 
 
 def next_route(commits: Sequence[Changes[str]]) -> int:
     """Return the index of the first commit that has another route than the first one, else 0."""
     routes = [route_of(each.changes[0].commit) for each in commits]
     return next((at for at, route in enumerate(routes) if route != routes[0]), 0)
-
-
-def _of_one_route(commit: Changes[str], source: str, target: str) -> Iterable[Changes[str]]:
-    """Return the changes of a commit by their routes; writes of other programs have none."""
-    found: dict[Route, list[Change[str]]] = {}
-    for change in commit.changes:
-        route = route_of(change.commit)
-        is_recorded = change.commit.source_revision is not None
-        if target not in route and not (is_recorded and source in route):
-            found.setdefault(route, []).append(change)
-    return (Changes(commit.commit, tuple(each)) for each in found.values())

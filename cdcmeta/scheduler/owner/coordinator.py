@@ -103,8 +103,6 @@ class Reasons:
         return "it ended"
 
 
-# --- coordinator ---
-
 # --- the requests that an owner sends in a tick: few, however many reports ask for them ---
 
 

@@ -79,28 +79,16 @@ class Life:
     the session ends while a call to a sink hangs        -> the process ends
     """
 
-    def __init__(
-        self,
-        store: SnapshotKV,
-        cluster: str,
-        label: str,
-        ttl_s: float,
-        limits: Limits,
-        post: Post,
-        stores: Stores,
-        functions: Mapping[str, Function],
-        end_process: Callable[[int], Any] = os._exit,
-    ) -> None:
+    def __init__(self, capture: Capture, ttl_s: float) -> None:
         """Register. Raises what a session raises."""
-        self._store, self._limits, self._post = store, limits, post
-        self._stores, self._functions = stores, functions
-        self._cluster, self._end_process = cluster, end_process
-        said = Registration(cluster, label, post.address, ttl_s)
-        self.session = store.session(ttl_s, said.encode())
-        self.name = records.capture_name(label, self.session.id)
-        self._election = store.election(records.space_of(cluster), session=self.session)
+        self._capture, self._store, self._post = capture, capture._store, capture._post
+        self._cluster, self._end_process = capture.cluster, capture._end_process
+        said = Registration(self._cluster, capture.label, self._post.address, ttl_s)
+        self.session = self._store.session(ttl_s, said.encode())
+        self.name = records.capture_name(capture.label, self.session.id)
+        self._election = self._store.election(records.space_of(self._cluster), session=self.session)
         try:
-            self.registry = Registry(store, cluster, self._election)
+            self.registry = Registry(self._store, self._cluster, self._election)
         except BaseException:
             self.session.close()
             raise
@@ -251,9 +239,10 @@ class Life:
 
     def _open_executor(self, feed: Changefeed) -> tuple[TableSource, TableSink]:
         write_s = self.session.ttl_s * MARGIN_SHARE * WRITE_SHARE
-        source = open_source(feed, self._stores)
+        stores, functions = self._capture._stores, self._capture._functions
+        source = open_source(feed, stores)
         origin = origin_of(feed, self._store, self._cluster)
-        return source, open_sink(feed, self._stores, self._functions, write_s, origin=origin)
+        return source, open_sink(feed, stores, functions, write_s, origin=origin)
 
     def _send(self, id: str, envelope: Envelope) -> None:
         name = records.capture_of(envelope.header.to)
@@ -262,7 +251,7 @@ class Life:
             return
         to = self.registry.view.captures.get(name)
         if to is not None:
-            self._post.send(to.address, id, envelope)
+            self._post.send(to.said.address, id, envelope)
 
     # --- leading ---
 
@@ -284,7 +273,7 @@ class Life:
                 return  # a capture may have vanished a moment before this one registered
             log.info("capture %s leads, from revision %d on", self.name, revision)
             self._owner_writes = OwnerWrites(self._store, self._cluster, self._election)
-            self._term = Term(self.name, revision, self._limits, self._owner_writes)
+            self._term = Term(self.name, revision, self._capture._limits, self._owner_writes)
 
     def _end_term(self) -> None:
         writes, self._owner_writes, self._term = self._owner_writes, None, None
@@ -419,8 +408,7 @@ class Capture:
         self._store, self._post, self.cluster, self.label = store, post, cluster, label
         self._ttl_s, self._limits = ttl, limits or Limits()
         self._functions, self._tick_s = dict(functions or {}), tick_s
-        self._end_process = end_process
-        self._stores = Stores(store, store_url, store_name)
+        self._end_process, self._stores = end_process, Stores(store, store_url, store_name)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._drain_s = DRAIN_S
@@ -451,7 +439,7 @@ class Capture:
 
     def _run(self) -> None:
         try:
-            self._run_until(self._stop, lambda: self._drain_s)  # `stop` sets it
+            self._run_until(self._stop)
         except BaseException as e:
             log.exception("capture %s ended", self.label)
             self.error = e
@@ -464,20 +452,21 @@ class Capture:
         A signal handler may set `stop`. A store that does not answer is waited for. Raises errors
         that do not pass.
         """
-        self._run_until(stop, lambda: drain_s)
+        self._drain_s = drain_s
+        self._run_until(stop)
 
-    def _run_until(self, stop: StopEvent, drain_s: Callable[[], float]) -> None:
+    def _run_until(self, stop: StopEvent) -> None:
         try:
             while not stop.is_set():
                 try:
-                    life = self._register()
+                    life = Life(self, self._ttl_s)
                 except SnapKVError as e:
                     log.warning("capture %s cannot register: %s", self.label, e)
                     pause_unless(stop, RETRY_S)
                     continue
                 self.life = life
                 try:
-                    self._live(life, stop, drain_s)
+                    self._live(life, stop)
                 finally:
                     life.close()
                     self.life = None
@@ -485,25 +474,12 @@ class Capture:
             self._stores.close()
             self._post.close()
 
-    def _register(self) -> Life:
-        return Life(
-            self._store,
-            self.cluster,
-            self.label,
-            self._ttl_s,
-            self._limits,
-            self._post,
-            self._stores,
-            self._functions,
-            self._end_process,
-        )
-
-    def _live(self, life: Life, stop: StopEvent, drain_s: Callable[[], float]) -> None:
+    def _live(self, life: Life, stop: StopEvent) -> None:
         until: float | None = None
         while life.is_alive:
             began = monotonic()
             if stop.is_set():
-                until = began + drain_s() if until is None else until
+                until = began + self._drain_s if until is None else until
                 if began >= until:
                     return
                 life.leave()

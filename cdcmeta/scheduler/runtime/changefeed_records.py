@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from cdcmeta.argument_checks import checked_database_name
 from cdcmeta.errors import InvalidArgumentError, InvalidNameError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.executors.contracts import NAME_IN_URL, WHOLE
+from snapkv import SessionInfo
 from snapkv.errors import CorruptStoreError
 from snapkv.times import TIMESTAMP_MAX
 
@@ -202,6 +203,25 @@ class Registration(NamedTuple):
             return cls(str(cluster), str(label), str(address), float(ttl_s))
         except (ValueError, KeyError, TypeError):
             return None
+
+
+class Registered(NamedTuple):
+    """A capture that is registered, or that may still write: its session, and what it says."""
+
+    session: SessionInfo
+    said: Registration
+
+    @property
+    def name(self) -> str:
+        """The name of the capture."""
+        return capture_name(self.said.label, self.session.id)
+
+
+def registered(sessions: Iterable[SessionInfo], cluster: str) -> dict[str, Registered]:
+    """Return the captures of a cluster by name."""
+    said = ((session, Registration.decode(session.value)) for session in sessions)
+    found = [Registered(each, own) for each, own in said if own and own.cluster == cluster]
+    return {each.name: each for each in found}
 
 
 def space_of(cluster: str) -> str:

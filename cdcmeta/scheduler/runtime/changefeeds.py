@@ -12,15 +12,7 @@ from cdcmeta.argument_checks import check_store, listed
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import changefeed_records as records
-from cdcmeta.scheduler.runtime.changefeed_records import (
-    PAUSED,
-    RUNNING,
-    Changefeed,
-    Placement,
-    Registration,
-    floors_of,
-    updated,
-)
+from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Placement, Registration
 from cdcmeta.scheduler.runtime.reports import FeedReport, Rate, feed_reports
 from cdcmeta.scheduler.runtime.stores_and_sinks import check_sink, check_source
 from snapkv import (
@@ -132,11 +124,11 @@ class Changefeeds:
 
     def pause(self, id: str) -> Changefeed:
         """Let all captures stop its tables; the checkpoint stays."""
-        return self.update(id, state=PAUSED)
+        return self.update(id, state=records.PAUSED)
 
     def resume(self, id: str) -> Changefeed:
         """Run it again from its checkpoint."""
-        return self.update(id, state=RUNNING)
+        return self.update(id, state=records.RUNNING)
 
     def update(self, id: str, **values: Any) -> Changefeed:
         """Change `sink`, `prefixes`, `databases` or `state`; its tables start again.
@@ -157,7 +149,7 @@ class Changefeeds:
             before, found = self._with_checkpoint(id)
             after = replace(before, **values)
             after.check()
-            after = updated(before, after, found)
+            after = records.updated(before, after, found)
             if values.keys() != {"state"}:  # any changefeed can be stopped
                 check_sink(after.sink, after.databases)
             guards: list[Guard] = [AtRevision(_key(id), before.epoch)]
@@ -212,7 +204,7 @@ class Changefeeds:
         feed, found = self._with_checkpoint(id, as_of)
         first = feed.first_checkpoint
         known = found.watermarks if found is not None else Watermarks(first, first, 0)
-        begins = floors_of(feed, found).values()
+        begins = records.floors_of(feed, found).values()
         return known._replace(checkpoint=min(known.checkpoint, *begins)) if begins else known
 
     def _with_checkpoint(
@@ -278,12 +270,8 @@ class Changefeeds:
 
     def captures(self) -> dict[str, Registration]:
         """Return the registered captures by name. One round trip."""
-        found: dict[str, Registration] = {}
-        for session in self._store.sessions():
-            said = Registration.decode(session.value)
-            if said is not None and said.cluster == self.cluster:
-                found[records.capture_name(said.label, session.id)] = said
-        return found
+        found = records.registered(self._store.sessions(), self.cluster)
+        return {name: each.said for name, each in found.items()}
 
     def _capture(self, name: str) -> str:
         """Return the name of a live capture, from its name or its label."""
@@ -376,7 +364,7 @@ class ChangefeedStatus:
         *,
         no_capture: bool = False,
     ) -> None:
-        id, self._alive, self._runs = feed.id, alive, feed.state == RUNNING
+        id, self._alive, self._runs = feed.id, alive, feed.state == records.RUNNING
         self.rates: dict[str, Rate] = {}
         self.late: dict[str, str] = {}
         self.problems: dict[str, str] = {}
@@ -423,7 +411,7 @@ def has_no_capture(feeds: Changefeeds, feed: Changefeed, alive: Sized | None) ->
     One that waits for its first capture has not lost one. `alive` is None if that is not known.
     One round trip if no capture is alive, else none.
     """
-    if alive is None or len(alive) or feed.state != RUNNING:
+    if alive is None or len(alive) or feed.state != records.RUNNING:
         return False
     return bool(feeds.places(feed.id, limit=1))
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cdcmeta.scheduler.runtime import changefeed_records as records
-from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Registration, StoredCheckpoint
+from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Registered, StoredCheckpoint
 from snapkv import (
     CompactedError,
     Election,
     Leader,
-    SessionInfo,
     SnapKVError,
     SnapshotKV,
     Space,
@@ -36,20 +35,6 @@ WAIT_S = 0.1
 RETRY_S = 0.5
 TIMEOUT_S = 5.0
 GONE_S = 60.0
-
-
-class Registered(NamedTuple):
-    """A capture that is registered, or that may still write: its session, and what it says."""
-
-    session: SessionInfo
-    label: str
-    address: str
-    ttl_s: float
-
-    @property
-    def name(self) -> str:
-        """The name of the capture."""
-        return records.capture_name(self.label, self.session.id)
 
 
 class Gone(NamedTuple):
@@ -129,7 +114,9 @@ class Registry:
         while not self._closed.is_set():
             try:
                 if self._is_lost:
-                    self._begin_again()
+                    self._watch.close()
+                    self._watch = self._read_records()
+                    self._is_lost = False
                 changed = self._take(self._watch.next(WAIT_S))
                 due = changed or self._asked.is_set() or monotonic() - looked_at >= LOOK_S
                 if due:
@@ -147,24 +134,13 @@ class Registry:
                 self.error = e
                 self._asked.wait(RETRY_S)
 
-    def _begin_again(self) -> None:
-        """Read all records; raises what that raises, and is then called again."""
-        self._watch.close()
-        self._watch = self._read_records()
-        self._is_lost = False
-
     def _looked(self) -> ClusterView:
         """Read sessions and leader; two round trips, two more if a session has ended.
 
         Evictions after the sessions: an eviction is on record before it ends the session.
         """
         sessions = self._store.sessions(timeout=TIMEOUT_S)
-        captures = dict[str, Registered]()
-        for session in sessions:
-            said = Registration.decode(session.value)
-            if said is not None and said.cluster == self._cluster:
-                found = Registered(session, said.label, said.address, said.ttl_s)
-                captures[found.name] = found
+        captures = records.registered(sessions, self._cluster)
         return ClusterView(
             sessions.revision,
             captures,

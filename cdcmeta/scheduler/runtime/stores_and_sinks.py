@@ -215,9 +215,17 @@ def check_sink(url: str, databases: Sequence[str] = ()) -> None:
     """
     try:
         if url.startswith((JSON_LINES, CALL)):
-            _check_named(url)
+            scheme, _, name = url.partition(":")
+            if not name.strip():
+                what = "a function" if scheme + ":" == CALL else "a directory"
+                raise InvalidArgumentError(f"{url!r} lacks the name of {what}")
         elif url.startswith(SCHEMES):
-            _check_couch(url, databases)
+            if NAME_IN_URL in url and not databases:
+                raise InvalidArgumentError(
+                    f"a {NAME_IN_URL!r} in {url!r} is the name of a database, and the tables of "
+                    "this changefeed are not databases"
+                )
+            CouchDatabase(url, {})  # a path may have a '*'; names of databases are valid there, too
         elif url.startswith(RECORD):
             _check_store(url.removeprefix(RECORD), *_PLACES)
         else:
@@ -227,22 +235,6 @@ def check_sink(url: str, databases: Sequence[str] = ()) -> None:
 
 
 # --- helpers ---
-
-
-def _check_named(url: str) -> None:
-    scheme, _, name = url.partition(":")
-    if not name.strip():
-        what = "a function" if scheme + ":" == CALL else "a directory"
-        raise InvalidArgumentError(f"{url!r} lacks the name of {what}")
-
-
-def _check_couch(url: str, databases: Sequence[str]) -> None:
-    if NAME_IN_URL in url and not databases:
-        raise InvalidArgumentError(
-            f"a {NAME_IN_URL!r} in {url!r} is the name of a database, and the tables of this "
-            "changefeed are not databases"
-        )
-    CouchDatabase(url, {})  # a path may have a '*'; the names of databases are valid there, too
 
 
 def _check_store(url: str, *schemes: str) -> None:

@@ -21,13 +21,7 @@ from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import FOUND, PLACED, Coordinator, Tick
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import changefeed_records as records
-from cdcmeta.scheduler.runtime.changefeed_records import (
-    RUNNING,
-    Changefeed,
-    floors_of,
-    stored_checkpoint,
-)
-from cdcmeta.scheduler.runtime.cluster_view import ClusterView, Registered
+from cdcmeta.scheduler.runtime.cluster_view import ClusterView
 from cdcmeta.scheduler.runtime.reports import Rate, Scheduled, Weights, feed_reports
 from snapkv import ClockSkewError, ConflictError, Election, SnapKVError, SnapshotKV
 from snapkv.errors import CorruptStoreError
@@ -58,7 +52,7 @@ class OwnerWrites:
         self.is_helpless = False
         """Whether this process can write nothing, while another one could: its clock is wrong."""
         self._waiting: dict[bytes, bytes | None] = {}
-        self._evictions: dict[int, Registered] = {}
+        self._evictions: dict[int, records.Registered] = {}
         self._condition = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="cdcmeta-owner", daemon=True)
@@ -70,7 +64,7 @@ class OwnerWrites:
             self._waiting[key] = value
             self._condition.notify()
 
-    def evict(self, capture: Registered) -> None:
+    def evict(self, capture: records.Registered) -> None:
         """Write that a capture is evicted, then end its session."""
         with self._condition:
             if capture.session.id not in self._evictions:
@@ -128,12 +122,12 @@ class OwnerWrites:
                 timeout=WRITE_S,
             )
 
-    def _evict(self, capture: Registered) -> None:
+    def _evict(self, capture: records.Registered) -> None:
         """Keep on record until when it may write; only then end its session."""
         record = {
             "name": capture.name,
             "revision": capture.session.revision,
-            "ttl_s": capture.ttl_s,
+            "ttl_s": capture.said.ttl_s,
         }
         key = records.EVICTED + b"%x" % capture.session.id
         self._write({key: records.encoded(record)})
@@ -159,7 +153,7 @@ class _Gone(NamedTuple):
 class _Schedule:
     """A changefeed under this owner."""
 
-    def __init__(self, feed: Changefeed, coordinator: Coordinator) -> None:
+    def __init__(self, feed: records.Changefeed, coordinator: Coordinator) -> None:
         self.feed, self.coordinator = feed, coordinator
         self.weights = Weights(feed.tables())
         self.stored_at: int | None = None
@@ -167,7 +161,7 @@ class _Schedule:
 
     def floors_in(self, view: ClusterView) -> Mapping[str, int]:
         """Return where tables begin that are behind the checkpoint; the same object if equal."""
-        found = floors_of(self.feed, view.checkpoints.get(self.feed.id))
+        found = records.floors_of(self.feed, view.checkpoints.get(self.feed.id))
         if found != self._floors:
             self._floors = found
         return self._floors
@@ -216,7 +210,7 @@ class Term:
                 now,
                 captures,
                 schedule.weights.of_tables,
-                stored_checkpoint(schedule.feed, view.checkpoints.get(id)),
+                records.stored_checkpoint(schedule.feed, view.checkpoints.get(id)),
                 view.revision,
                 floors=schedule.floors_in(view),
             )
@@ -277,13 +271,13 @@ class Term:
         """Begin with new and changed changefeeds, and end changefeeds that do not run."""
         for id, schedule in list(self._schedules.items()):
             feed = view.feeds.get(id)
-            if feed is None or feed.epoch != schedule.feed.epoch or feed.state != RUNNING:
+            if feed is None or feed.epoch != schedule.feed.epoch or feed.state != records.RUNNING:
                 del self._schedules[id]
                 self._issued[id] = schedule.coordinator.replication.issued
                 log.info("changefeed %s is no longer scheduled", id)
         for id, feed in view.feeds.items():
             is_seen = view.revision >= max(feed.epoch, self._revision)
-            if feed.state == RUNNING and id not in self._schedules and is_seen:
+            if feed.state == records.RUNNING and id not in self._schedules and is_seen:
                 coordinator = Coordinator(
                     records.owner_name(self._capture),
                     self._capture,

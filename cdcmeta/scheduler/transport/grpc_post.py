@@ -148,10 +148,7 @@ class Peer:
         """Send a message, or let it wait; `beat` identifies a heartbeat that replaces another."""
         self.used_at = monotonic()
         with self._lock:
-            if beat is None:
-                self._waiting.put_request((feed, raw), len(raw))
-            else:
-                self._waiting.put_heartbeat((feed, raw), len(raw), beat)
+            self._waiting.put((feed, raw), len(raw), is_beat=beat is not None, replaces=beat)
             batch = self._next()
         self._send(batch)
 
@@ -413,10 +410,7 @@ class GrpcPost:
             self.refused += len(unknown)
             if not self._closed:
                 for feed, envelope, size in found:
-                    if is_heartbeat(envelope.body):
-                        self._arrived.put_heartbeat((feed, envelope), size)
-                    else:
-                        self._arrived.put_request((feed, envelope), size)
+                    self._arrived.put((feed, envelope), size, is_beat=is_heartbeat(envelope.body))
         if unknown:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, unknown[0][:200])
         return b""

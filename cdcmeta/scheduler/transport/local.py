@@ -60,10 +60,7 @@ class LocalPost:
     def put(self, feed: str, envelope: Envelope) -> None:
         """Keep a message until `receive`."""
         with self._lock:
-            if is_heartbeat(envelope.body):
-                self._arrived.put_heartbeat((feed, envelope), 0)
-            else:
-                self._arrived.put_request((feed, envelope), 0)
+            self._arrived.put((feed, envelope), 0, is_beat=is_heartbeat(envelope.body))
 
     def receive(self) -> list[tuple[str, Envelope]]:
         """Return the messages that have arrived."""

@@ -65,14 +65,18 @@ class Waiting(Generic[T]):
     def __len__(self) -> int:
         return len(self._requests) + len(self._heartbeats)
 
-    def put_request(self, message: T, size: int) -> None:
-        """Add a message that waits until it is taken."""
-        self._requests.append((next(self._order), message, size))
-        self._add(size)
+    def put(
+        self, message: T, size: int, *, is_beat: bool = False, replaces: Hashable = None
+    ) -> None:
+        """Add a message, which waits until it is taken.
 
-    def put_heartbeat(self, message: T, size: int, replaces: Hashable = None) -> None:
-        """Add a heartbeat; it takes the turn of the one that waits under the same key, if any."""
+        A heartbeat takes the turn of the one that waits under the same key, if any.
+        """
         number = next(self._order)
+        if not is_beat:
+            self._requests.append((number, message, size))
+            self._add(size)
+            return
         key = number if replaces is None else replaces
         before = self._heartbeats.get(key)
         self._heartbeats[key] = number, message, size

@@ -10,6 +10,7 @@ import snapkv
 from cdcmeta.cli.server_commands import _Stop
 from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
+from cdcmeta.scheduler.runtime import capture as capture_module
 from cdcmeta.scheduler.runtime.cluster_view import ClusterView, Gone
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.base.waiting import monotonic
@@ -198,11 +199,11 @@ def test_a_flag_ends_it(cluster, monkeypatch, registers):
     asked = threading.Event()
     if not registers:
 
-        def fails():
+        def fails(*_):
             asked.set()
             raise EngineUnavailableError("down")
 
-        monkeypatch.setattr(capture, "_register", fails)
+        monkeypatch.setattr(capture_module, "Life", fails)
     running = threading.Thread(target=capture.run, args=(flag,), daemon=True)
     running.start()
     cluster.until(lambda: capture.life if registers else asked.is_set(), "the capture")

@@ -188,10 +188,10 @@ def test_what_waits_is_the_newest_within_the_bounds():
         for number in range(rng.randint(1, 40)):
             size, key = rng.randint(0, 12), rng.choice([None, None, "a", "b", "c", "d"])
             if key is None:
-                waiting.put_request(number, size)
+                waiting.put(number, size)
                 model.append((None, number, size))
             else:
-                waiting.put_heartbeat(number, size, key)
+                waiting.put(number, size, is_beat=True, replaces=key)
                 turn = next((n for n, each in enumerate(model) if each[0] == key), len(model))
                 model[turn : turn + 1] = [(key, number, size)]
             while len(model) > count_max or (sum(e[2] for e in model) > bytes_max and model[1:]):
