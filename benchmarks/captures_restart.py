@@ -79,7 +79,7 @@ class Load:
 
 
 class Restart(NamedTuple):
-    """How long a capture took to end, and to be registered again."""
+    """The time that a capture took to end, and to be registered again."""
 
     ended_s: float
     began_s: float

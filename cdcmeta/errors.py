@@ -12,7 +12,7 @@ from typing import Any
 from snapkv.times import dated
 
 NAMED_MAX = 10
-"""A message names at most so many items, and counts the rest."""
+"""The most items that a message names; it counts the rest."""
 
 
 class CDCMetaError(Exception):

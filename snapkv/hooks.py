@@ -287,7 +287,7 @@ class Notifier:
     def __init__(self, hooks: tuple[Hooks, ...], store: StoreLabel) -> None:
         self.store, self._hooks = store, hooks
         self.errors = 0
-        """How many calls of hooks have raised."""
+        """The number of calls of hooks that have raised."""
         self._calls = {name: _wanted(hooks, name) for name in vars(Hooks) if name[:3] == "on_"}
         self._logged: set[tuple[int, str]] = set()
         self._lock = threading.Lock()

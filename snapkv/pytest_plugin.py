@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from snapkv import ManualClock, SnapshotKV
 
 START_MS = 1_767_225_600_000
-"""2026-01-01T00:00:00Z."""
+"""The time at which the clock of a test begins: 2026-01-01T00:00:00Z."""
 SKEW_S = 1e9
-"""A test may move the clock by decades; a store compares it with the machine's clock."""
+"""The clock skew that stores of tests allow, in seconds: a test may move the clock by decades, and
+a store compares it with the machine's clock."""
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from snapkv.errors import InvalidTupleError, InvalidTypeError
 
 INT_BYTES_MAX = 255
 NESTED_MAX = 100
-"""Deeper nested tuples are rejected as an attack or a mistake."""
+"""The depth of the deepest nested tuple; a deeper one is rejected as an attack or a mistake."""
 
 NULL, BYTES, TEXT, NESTED = 0x00, 0x01, 0x02, 0x05
 NEGATIVE, ZERO, POSITIVE = 0x0B, 0x14, 0x1D
@@ -317,7 +317,8 @@ _LONGER = {
     2**64 - 1: bytes([POSITIVE, 8]) + b"\xff" * 8,
     1 - 2**64: bytes([NEGATIVE, 8 ^ 0xFF]) + bytes(8),
 }
-"""How FoundationDB's Python binding writes two integers (its issue 1296): read, never written."""
+"""The form in which FoundationDB's Python binding writes two integers (its issue 1296): read, never
+written."""
 _CONSTANTS: dict[int, Element] = {NULL: None, ZERO: 0, FALSE: False, TRUE: True}
 _FIXED: dict[int, tuple[int, Callable[[bytes], Element]]] = {
     SINGLE: (4, lambda raw: _decode_float(">f", Single, raw)),

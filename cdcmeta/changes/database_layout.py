@@ -37,7 +37,8 @@ REGISTRY = "changes"
 FORMAT = 0
 DATABASE = pack(("db",))
 CLAIM = pack(("claim",))
-"""Exists while a database is copied to this store; its revision identifies the copying call."""
+"""The key that exists while a database is copied to this store; its revision identifies the copying
+call."""
 ROWS, REVISIONS, DOCS, DELETED, LOCAL = "changes", "revisions", "docs", "deleted", "local"
 ROW_PREFIX = pack((ROWS,))
 WINNER_PREFIX = pack((REVISIONS,))
@@ -50,7 +51,8 @@ _USUAL_ROW = re.compile(
     rb"([\x26\x27])",
     re.DOTALL,
 )
-"""How `pack` encodes most rows: their ids have no zero bytes, their numbers are small."""
+"""The form in which `pack` encodes most rows: their ids have no zero bytes, their numbers are
+small."""
 _USUAL_WINNER = re.compile(
     rb"\x14\x14\x33(.{12})\x15([^\x00])([\x26\x27])\x15([^\x00])\x01"
     rb"((?:[^\x00]|\x00\xff){16})\x00\x01.*\x00",
@@ -97,7 +99,7 @@ class DatabaseRecord:
 
     @property
     def incarnation(self) -> int:
-        """How often it was relocated."""
+        """The number of its relocations."""
         return len(self.eras)
 
     def sequence_at(self, timestamp: int) -> Sequence:

@@ -24,7 +24,7 @@ Bodies: TypeAlias = dict[tuple[str, Revision], bytes]
 Since = Seq | datetime | int | str
 """A place in the feed: a sequence or its text, 0, `"now"`, or a time (exact, not binned)."""
 WINDOW_ROWS_MAX = 4_000
-"""How many rows are read at once when the feed is read backwards."""
+"""The most rows that are read at once when the feed is read backwards."""
 WINDOW_ROWS_MIN = 100
 WINDOW_GROWTH = 16
 SECOND = pack(1_000)

@@ -25,12 +25,13 @@ Doc: TypeAlias = dict[str, Any]
 """A JSON object with `_id`, `_rev`, and `_deleted` if it is deleted."""
 
 ID_BYTES_MAX = 256
-"""An id is part of keys, and LMDB's keys have at most 511 bytes, prefixes included."""
+"""The most bytes of an id, which is part of keys: LMDB's keys have at most 511 bytes, prefixes
+included."""
 DEPTH_MAX = 100
 TOO_DEEP = f"the document is nested more than {DEPTH_MAX} deep"
 MEMBERS = frozenset({"_id", "_rev", "_deleted", "_revisions", "_attachments"})
 IGNORED = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
-"""Members that `get` may add, and that CouchDB's clients send back."""
+"""The members that `get` may add, and that CouchDB's clients send back."""
 _KNOWN = MEMBERS | IGNORED
 quoted = encode_basestring_ascii
 """Returns a text as JSON in ASCII, with lone surrogates escaped."""

@@ -21,9 +21,9 @@ from snapkv.base.waiting import monotonic
 
 MAIN_ONLY, ALL_DOCS = "main_only", "all_docs"
 CHUNK_ROWS = 256
-"""How many rows have their documents read together."""
+"""The number of rows whose documents are read together."""
 DIRECT_IDS_MAX = 100
-"""Up to so many `doc_ids` are looked up; for more, the whole feed is read."""
+"""The most `doc_ids` that are looked up; for more, the whole feed is read."""
 
 
 class Change(NamedTuple):
@@ -344,7 +344,7 @@ def _doc(id: str, leaf: Leaf, bodies: Bodies) -> Doc:
 # --- following the feed ---
 
 CATCH_UP_ROWS = 64
-"""Rows that are read before a waiting caller may get a timeout."""
+"""The rows that are read before a waiting caller may get a timeout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,4 +108,4 @@ class Sequence(NamedTuple):
 
 
 START = Sequence(0, Versionstamp(0, 0, 0))
-"""Before all commits: no commit has the timestamp 0."""
+"""The place before all commits: no commit has the timestamp 0."""

@@ -30,7 +30,7 @@ app.command()(serve)
 app.command()(capture)
 app.command()(upgrade)
 GROUPS = {"changefeed": changefeed, "generations": generations, "streams": streams}
-"""Commands with subcommands; without one, each shows its help."""
+"""The commands with subcommands; without one, each shows its help."""
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 

@@ -79,7 +79,7 @@ async def _credentials(call: ServiceCall) -> tuple[str, str]:
 # --- the checks of requests ---
 
 OPEN = frozenset({"/_up", "/_session"})
-"""Paths that need no login."""
+"""The paths that need no login."""
 _WORDS = {401: "unauthorized", 403: "forbidden"}
 
 

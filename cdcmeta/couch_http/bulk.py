@@ -247,11 +247,11 @@ SMALL_BYTES = 16 << 10
 MEMBERS_BYTES_MAX = 256_000_000
 """The most memory for the members of a body or document, without nested values."""
 DEPTH_MAX = 20_000
-"""A document nested deeper than this fails the whole request, not only itself."""
+"""The depth of the deepest document; a deeper one fails the whole request, not only itself."""
 DIGITS_MAX = 18
-"""How many digits of an integer are read when only a document's id is needed."""
+"""The most digits of an integer that are read when only a document's id is needed."""
 LEVELS = 4
-"""Levels of nesting that one match of a pattern skips; a loop skips deeper ones."""
+"""The levels of nesting that one match of a pattern skips; a loop skips deeper ones."""
 BLANK_MAX = 16
 _OPENING = b"[{"
 _TEXT = rb'"(?:[^"\\]++|\\.)*+"'

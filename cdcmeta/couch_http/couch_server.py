@@ -48,12 +48,13 @@ _ABSENT = (
     *("_compact", "_explain", "_find", "_index", "_partition", "_purge", "_shards"),
     "_view_cleanup",
 )
-"""CouchDB's paths below a database that this server lacks; without a route they would be ids."""
+"""The paths of CouchDB below a database that this server lacks; without a route they would be
+ids."""
 _NOT_SERVED = (
     *("_active_tasks", "_cluster_setup", "_membership", "_replicate", "_replicator", "_scheduler"),
     *("_users", "_utils"),
 )
-"""CouchDB's paths that clients ask for, and whose absence (404) they accept."""
+"""The paths of CouchDB that clients ask for, and whose absence (404) they accept."""
 _EVERY = ("GET", "POST", "PUT", "DELETE", "COPY")
 _DOCUMENT: Mapping[str, Handler] = {
     "GET": document_routes.get,

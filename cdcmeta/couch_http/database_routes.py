@@ -184,7 +184,7 @@ async def full_commit(call: ServiceCall) -> Response:
 # any commit.
 
 POLL_S = 0.5
-"""How often a feed checks for new commits."""
+"""The pause between two checks of a feed for new commits, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

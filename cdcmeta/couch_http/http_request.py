@@ -227,11 +227,14 @@ PIECE_BYTES = 256 << 10
 """The size of a piece that is unpacked at once."""
 RATIO_MAX = 200
 RATIO_FREE_BYTES = 16 << 20
-"""How many times larger an unpacked body may be than the packed one, or its bytes."""
+"""The largest ratio of an unpacked body to the packed one, and the bytes up to which none
+applies."""
 READ_FIRST_BYTES = 1 << 20
-"""An unread body of up to this size is read before the answer, a larger one after it."""
+"""The size of the largest unread body that is read before the answer; a larger one is read after
+it."""
 UNREAD_BYTES_MAX = 1 << 30
-"""How much of a larger one is read after the answer: clients read only after sending it all."""
+"""The most bytes of a larger one that are read after the answer: clients read only after sending it
+all."""
 CLOSE = (b"connection", b"close")
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -379,9 +382,9 @@ class _Body:
 
 
 PARSED_AT_ONCE_BYTES = 64 << 10
-"""A larger body is parsed in a thread."""
+"""The size of the largest body that is parsed in the loop; a larger one is parsed in a thread."""
 VALUE_BYTES = 64
-"""Estimated memory of a value within a list or an object, besides its text."""
+"""The estimated memory of a value within a list or an object, besides its text."""
 INVALID_JSON = "invalid UTF-8 JSON"
 
 

@@ -29,9 +29,9 @@ DESIGN, DESIGN_END = "_design/", "_design0"
 """All ids of design documents are between these."""
 QUERIES_MAX = 1_000
 PLAIN_ROWS = 512
-"""Rows without documents that are read at once: about 50 kB of an answer."""
+"""The rows without documents that are read at once: about 50 kB of an answer."""
 KEYS = 128
-"""Keys that are looked up at once, in one round trip."""
+"""The keys that are looked up at once, in one round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +339,7 @@ def _local_rows(
 # --- documents by id in descending order: engines list forwards only ---
 
 HELD_MAX = 1_000
-"""How many rows, and start keys of windows, are held at once."""
+"""The most rows, and start keys of windows, that are held at once."""
 
 
 def rows_descending(

@@ -25,7 +25,7 @@ T = TypeVar("T")
 COOKIE = "AuthSession"
 """The name of CouchDB's cookie."""
 DATABASES_MAX = 256
-"""How many databases keep their record, which edits guard, in memory."""
+"""The most databases that keep their record, which edits guard, in memory."""
 PARSED_MAX = 65
 """The most estimated bytes of memory for one byte of JSON."""
 
@@ -50,7 +50,7 @@ class Limits(web.ClientLimits):
     parsed_bytes: int = 512_000_000
     """The estimated memory of the values parsed from them; beyond it is 503."""
     body_s: float = 60.0
-    """How long a client may send nothing of a body, or be behind `body_bytes_per_s`."""
+    """The longest that a client may send nothing of a body, or less than `body_bytes_per_s`."""
     body_bytes_per_s: int = 100_000
     """How fast a client has to send a body that takes longer than `body_s`."""
     callers: int = 16

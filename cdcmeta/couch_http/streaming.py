@@ -21,7 +21,7 @@ from cdcmeta.couch_http.service import Limits
 log = logging.getLogger(__name__)
 JSON = "application/json"
 SENT_BYTES = 64 << 10
-"""How much is passed to the connection at once: it copies what it cannot send yet."""
+"""The bytes that are passed to the connection at once: it copies what it cannot send yet."""
 
 
 class Streamed(Response):
@@ -166,7 +166,7 @@ def error_answer(error: HTTPError) -> Response:
 
 
 class BatchSize:
-    """How many documents to read at once, by the sizes of those before; at first one.
+    """The number of documents to read at once, by the sizes of the ones before; at first one.
 
     It at most doubles from one step to the next. The sizes of the next documents are unknown:
     where large documents follow small ones, up to `Limits.docs` of them are read together, once.

@@ -38,7 +38,7 @@ from snapkv import SnapshotKV
 # --- one state for many feeds: the same question is answered once ---
 
 QUESTIONS_MAX = 8
-"""How many different questions to one state share answers; more are answered one by one."""
+"""The most different questions to one state that share answers; more are answered one by one."""
 
 
 class WalkStart(NamedTuple):
@@ -83,13 +83,15 @@ StartWalk: TypeAlias = Callable[[DatabaseState], WalkStart]
 Read: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a call in a thread."""
 SLICE_S = 0.5
-"""How long the thread waits at once, so how long it may run on after `stop`."""
+"""The longest single wait of the thread, in seconds, so the longest that it may run on after
+`stop`."""
 REST_S = 0.02
-"""How long the thread pauses after a commit of this server, so that it does not compete with the
-answers. It pauses only after this server's newest commit, and may see the next commit of another
-server that much later."""
+"""The pause of the thread after a commit of this server, in seconds, so that it does not compete
+with the answers. It pauses only after this server's newest commit, and may see the next commit of
+another server that much later."""
 LINGER_S = 5.0
-"""How long the thread runs on without waiting feeds: clients of a longpoll return at once."""
+"""The time for which the thread continues without waiting feeds, in seconds: clients of a longpoll
+return at once."""
 TOO_MANY = "Too many databases are followed at once: try again."
 
 

@@ -59,9 +59,9 @@ TIMEOUT_S = 10.0
 COMMIT_S_MAX = 60.0
 """The longest timeout that a store accepts for one commit."""
 FUTURE_POLL_S = 0.25
-"""How often a write that is ahead of this clock tries again."""
+"""The pause between two tries of a write that is ahead of this clock, in seconds."""
 ROWS_MAX = 1 << 16
-"""Log rows of one commit: their number in it has 16 bits."""
+"""The most log rows of one commit: their number in it has 16 bits."""
 
 
 Streams: TypeAlias = Member | Generations

@@ -30,11 +30,9 @@ from snapkv.times import dated
 WINDOW_S = 30.0
 MAX_ROWS = 10_000
 GROWTH = 2
-"""Each empty window makes the next one this many times as long: idle times are passed quickly.
-
-A window that ends early, at the newest commit or the generation's end, does not: otherwise a
-consumer that asks often would get very long windows.
-"""
+"""The factor by which each empty window makes the next one longer: idle times are passed quickly. A
+window that ends early, at the newest commit or the generation's end, does not count: otherwise a
+consumer that asks often would get very long windows."""
 
 
 @dataclass(frozen=True, slots=True)

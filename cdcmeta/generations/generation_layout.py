@@ -43,7 +43,7 @@ GENERATION_PREFIX, CONSUMER_PREFIX = pack(("generation",)), pack(("consumer",))
 TABLE_PREFIX = pack(("table",))
 ID_BYTES, NUMBER_BYTES, RING_BYTES = 16, 8, 8
 LATER_FIELDS = {"refines": None}
-"""Defaults of fields that records of older versions lack."""
+"""The defaults of fields that records of older versions lack."""
 STORING, PREPARED = "storing", "prepared"
 ACK, REFUSAL = "ack", "refusal"
 T = TypeVar("T")

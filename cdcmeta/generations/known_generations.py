@@ -29,7 +29,7 @@ from snapkv.times import LOGICAL_BITS, check_timestamp, dated, pack
 
 LEEWAY_S = 5.0
 DELAY_S_MAX = 3_155_760_000
-"""No delay is longer than a century: a timestamp that far ahead is a mistake."""
+"""The longest delay, in seconds: a century. A timestamp that far ahead is a mistake."""
 PAUSE_S = 0.05
 NEVER = 1 << 64
 

@@ -38,7 +38,7 @@ from snapkv.model import Guard
 from snapkv.times import dated
 
 WAIT_S = 0.5
-"""How long the thread waits for one commit."""
+"""The longest that the thread waits for one commit, in seconds."""
 RETRY_S, POLL_S = 0.2, 0.05
 CLOSE_S = 5.0
 

@@ -41,7 +41,7 @@ ROW_PREFIX, OLD_PREFIX = pack((ROW,)), pack((OLD_ROW,))
 SLOT_BITS = 6
 STAMP_BYTES = 12
 SLOTS = 1 << SLOT_BITS
-"""Parts of the ring: a window reads all of them in one round trip, a worker only its own."""
+"""The parts of the ring: a window reads all of them in one round trip, a worker only its own."""
 
 _STARTS = [pack((ROW, slot, Versionstamp(0)))[:-STAMP_BYTES] for slot in range(SLOTS)]
 
@@ -172,13 +172,13 @@ def _first_after(time: int) -> Versionstamp:
 # --- trimming and moving rows ---
 
 ROWS_AT_ONCE = 1_000
-"""Rows that one commit removes: about 100 kB in etcd's request, of 1.5 MiB."""
+"""The rows that one commit removes: about 100 kB in etcd's request, of 1.5 MiB."""
 OLD_ROWS_AT_ONCE = 64
-"""Rows that one commit moves: each has a guard, and etcd takes 95 guards."""
+"""The rows that one commit moves: each has a guard, and etcd takes 95 guards."""
 OLD_BYTES_AT_ONCE = 256 << 10
-"""A commit that moves rows ends with the row that reaches this; etcd's requests have 1.5 MiB."""
+"""The bytes of rows after which a commit that moves rows ends; etcd's requests have 1.5 MiB."""
 TRIES = 50
-"""Conflicts with other processes before the error is raised."""
+"""The most conflicts with other processes before the error is raised."""
 TRIMMED_PREFIX = pack(("trimmed",))
 
 

@@ -69,7 +69,8 @@ PART_ROWS = 2_000
 """The bounds of one commit of rows: etcd's requests have at most 1.5 MiB."""
 TRIES = 3
 POLL_S = 0.25
-"""How often a waiting coordinator lists sessions: no watch reports their end."""
+"""The pause between two lists of sessions by a waiting coordinator, in seconds: no watch reports
+their end."""
 
 
 class Answers(NamedTuple):

@@ -237,7 +237,7 @@ Tokens: TypeAlias = npt.NDArray[np.int64]
 Keys: TypeAlias = "Sequence[bytes] | Bytes"
 
 CHUNK_KEYS = 16_384
-"""Keys that are hashed together: few enough for the processor's cache."""
+"""The keys that are hashed together: few enough for the processor's cache."""
 _U = np.uint64
 _HALF = _U(32)
 _LOW_HALF = _U(0xFFFFFFFF)

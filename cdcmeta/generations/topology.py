@@ -44,7 +44,7 @@ from cdcmeta.generations.tokens import (
 Streams: TypeAlias = npt.NDArray[np.void]
 """Stream ids of 16 bytes each (`dtype V16`): `StreamId(bytes(streams[0]))`."""
 SHOWN_MAX = 10
-"""How many ranges `check` names for each kind of problem."""
+"""The most ranges that `check` names for each kind of problem."""
 STREAM_DTYPE = np.dtype(f"V{STREAM_BYTES}")
 
 

@@ -206,7 +206,7 @@ def status_of(table: str, kept: RunningTable | EndedTable | None, asked: Token) 
 
 
 ENDED_MAX = 10_000
-"""How many ended tables are remembered; of older ones only the newest token is kept."""
+"""The most ended tables that are remembered; of older ones only the newest token is kept."""
 
 
 class Agent:
@@ -245,7 +245,7 @@ class Agent:
         self.is_stopping = False
         """Whether this capture leaves; it is never reset."""
         self.refused: Counter[MessageVerdict] = Counter()
-        """How many messages were rejected, by reason."""
+        """The number of rejected messages, by reason."""
         self.failures: dict[str, Exception] = {}
         """The last error of the executor, by table, until it replicates."""
         self._executor, self._version = executor, version

@@ -32,9 +32,9 @@ from snapkv.spark import source_kit as kit
 KNOWN = ("store", "path", "name", "database", "note", "writer", "txnAppId", "txnVersion")
 DELETED, WHOLE, SEQ = "deleted", "doc", "seq"
 DOCS_MAX = 10_000
-"""Documents of one commit where the engine has no limit of guards."""
+"""The most documents of one commit where the engine has no limit of guards."""
 BESIDE_GUARDS = 3
-"""Guards of a commit beside its documents' guards: the database, the marker, one to spare."""
+"""The guards of a commit beside its documents' guards: the database, the marker, one to spare."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Shape:
 # --- tasks ---
 
 PIECE_ROWS = 4_000
-"""How many rows of the feed make a range: each row may cost a document, too."""
+"""The rows of the feed that make a range: each row may cost a document, too."""
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 """Keeps `_id` and `_rev` first."""

@@ -34,7 +34,7 @@ with requires_extra("ui", "the page"):
 __all__ = ["views"]
 
 GENERATIONS = "generations/"
-"""What the names of the spaces of logs begin with; the package of generations needs NumPy."""
+"""The prefix of the names of the spaces of logs; the package of generations needs NumPy."""
 NOT_FOUND = (
     errors.DatabaseNotFoundError,
     errors.DocumentNotFoundError,

@@ -30,7 +30,7 @@ from snapkv.ui.view_kit import Budget, Row, row, stored_versions_back, way_of
 
 DATABASES_MAX = 25
 COUNT_MAX = 5_000
-"""More documents than these are counted only where that is asked for."""
+"""The most documents that are counted unless more are asked for."""
 ROWS_MAX = 50
 LEAVES_MAX = 50
 

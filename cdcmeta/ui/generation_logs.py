@@ -174,7 +174,8 @@ def _switch_row(snapshot: Snapshot[bytes], switch: layout.Switch) -> SwitchRow:
 
 RANGES_MAX = 50
 ARCS_MAX = 128
-"""A ring with more ranges is shown as so many equal sectors, each with the number of its ranges."""
+"""The most ranges of a ring that are drawn one by one; a larger ring is shown as so many equal
+sectors, each with the number of its ranges."""
 STREAMS_MAX, STREAMS_MIN = 1_024, 4
 """The most streams that a page names, and the fewest of each range."""
 RING = 1 << 64

@@ -104,7 +104,7 @@ DRAWN_STREAMS_MAX = 1_024
 GAP = 0.0012
 """The gap between two ranges, as a part of the ring."""
 STEPS = 5
-"""Shades of sectors, by how many ranges they have."""
+"""The shades of sectors, by the number of their ranges."""
 
 
 def ring_picture(ring: TokenRing) -> Markup:

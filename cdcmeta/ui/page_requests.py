@@ -17,7 +17,7 @@ from snapkv.ui import Context
 T = TypeVar("T")
 DIGITS_MAX = 20
 SHARED_OPTIONS = ("--store", "--name")
-"""Options that `snapkv` and `cdcmeta` both have."""
+"""The options that `snapkv` and `cdcmeta` both have."""
 
 
 def store_of(c: Context) -> SnapshotKV:

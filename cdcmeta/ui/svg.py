@@ -11,7 +11,7 @@ from snapkv.ui.view_kit import escaped
 
 TEXT_CHARS_MAX = 200
 COLOURS = 8
-"""How many classes of colours there are: `k0`, `k1`, ..."""
+"""The number of classes of colours: `k0`, `k1`, ..."""
 
 
 def printed(text: object, chars_max: int = TEXT_CHARS_MAX) -> str:
@@ -87,7 +87,7 @@ def _value(value: object) -> str:
 
 WIDTH, HEIGHT = 1_000, 18
 WIDTH_MIN = 2.0
-"""A bar is at least so wide, or it could not be seen."""
+"""The least width of a bar, so that it can be seen."""
 
 
 @dataclass(frozen=True, slots=True)

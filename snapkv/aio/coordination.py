@@ -34,7 +34,7 @@ T_co = TypeVar("T_co", covariant=True)
 #     second next()   finds the task, and returns the change
 
 LOOK_S = 1.0
-"""How long a thread waits before it checks whether its task is still there."""
+"""The longest that a thread waits before it checks whether its task still runs, in seconds."""
 
 
 class EngineWatch(Protocol[T_co]):

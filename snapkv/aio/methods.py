@@ -58,7 +58,8 @@ Chunk = tuple[list[T], Exception | None]
 
 CHUNK_FIRST = 16
 CHUNK_MAX = 256
-"""Steps that are taken at once; the first chunk is small, so that the first step comes soon."""
+"""The most steps that are taken at once. The first chunk is small, so that the first step comes
+soon."""
 
 
 def iterated(method: Method[P, Iterator[T]]) -> Method[P, AsyncIterator[T]]:

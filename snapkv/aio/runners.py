@@ -27,9 +27,9 @@ T = TypeVar("T")
 READERS_MAX, WRITERS_MAX = 4, 8
 """Threads of one store for its calls; a call that waits for long has its own thread."""
 SETTLE_S = 0.8
-"""How long a cancelled write in a thread is waited for, so that its outcome is known."""
+"""The longest wait for the outcome of a cancelled write in a thread, in seconds."""
 END_S = 0.9
-"""How long closing waits for what runs in the background."""
+"""The longest that closing waits for background work, in seconds."""
 
 
 class LoopRunner:

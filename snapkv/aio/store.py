@@ -210,7 +210,7 @@ class SnapshotKV(Writes[str, V], AsyncClosing):
 
     @property
     def guards_max(self) -> int | None:
-        """How many guards one commit may have here; None: any number."""
+        """The most guards of one commit on this engine; None: any number."""
         return self._sync.guards_max
 
     info = awaited(SyncSnapshotKV[V].info)

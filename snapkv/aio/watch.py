@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     from snapkv.reading.watches import Watch as SyncWatch
 
 QUEUE_MAX = 1_024
-"""Commits in the queue of one watch."""
+"""The most commits in the queue of one watch."""
 QUEUE_BYTES_MAX = 16 << 20
 POSTED_MAX = 1_024
-"""Commits on their way from the thread of a shared watch to its loop."""
+"""The most commits on their way from the thread of a shared watch to its loop."""
 LOOK_S = 1.0
-"""How often it checks whether a watch is left, and passes its position on when nothing comes."""
+"""The pause between two checks whether a watch still has followers, in seconds. Without commits,
+each check passes the position of the watch on."""
 CHUNK = 64
-"""Commits that a watch reads at once while it catches up."""
+"""The most commits that a watch reads at once while it catches up."""
 
 
 class SharedWatch(Generic[K]):

@@ -144,10 +144,10 @@ Found = TypeVar("Found")
 
 LIMITS = EngineLimits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 LOOK_AFTER_S = 600.0
-"""A manifest is looked up again after this time, because files that it names may be deleted an
-hour after another one has replaced them."""
+"""The age at which a manifest is looked up again, in seconds: files that it names may be deleted an
+hour after another manifest has replaced them."""
 LOOK_S = 1.0
-"""While a watch brings nothing, the archive is looked at this often."""
+"""The pause between two looks at the archive while a watch brings nothing, in seconds."""
 
 
 class ArchiveEngine:

@@ -39,7 +39,7 @@ STORAGE = {
     "secret_access_key": "s3.secret-access-key",
     "session_token": "s3.session-token",
 }
-"""Options of an object store of ours, and the properties of pyiceberg that mean the same."""
+"""The options of an object store, and the properties of pyiceberg that mean the same."""
 
 
 def publish_iceberg(url: str, storage: Mapping[str, Any] | None = None) -> list[PublishedTable]:

@@ -277,7 +277,7 @@ class JoinedWatcher:
 
     @property
     def reopened(self) -> int:
-        """How often the live watcher has reconnected, or another one has begun."""
+        """The number of times that the live watcher has reconnected, or another one has begun."""
         return self._reopened + (0 if self._live is None else self._live.reopened)
 
     def next(self, timeout: float | None) -> WatchBatch | None:

@@ -45,11 +45,11 @@ FOLDER = "_manifest"
 KEPT = 8
 """The most manifests that remain, for readers that have just listed them."""
 GRACE_S = 3_600.0
-"""What was replaced is kept for so long: manifests, and the files that they name."""
+"""The time for which replaced manifests, and the files that they name, are kept, in seconds."""
 DIGITS = 20
 KINDS = ("base", "delta", "log")
 PATH = re.compile(r"(base|delta|log)/[\w-]+\.parquet", re.ASCII)
-"""What a manifest may name."""
+"""The form of a path that a manifest may name."""
 DATA = re.compile(r"(base|delta|log)/[0-9]{20}-[0-9]{20}-[0-9a-f]{8}\.parquet")
 """The names that writers of archives make for data files: no other one is ever deleted."""
 BEGINNING = re.compile(
@@ -298,13 +298,15 @@ def _file(found: dict[str, Any]) -> File:
 
 
 LOOKS_MAX = 8
-"""A manifest may be deleted between a listing and the read: then there are newer ones."""
+"""The most listings before a manifest is read: one may be deleted between a listing and the read,
+and then newer ones exist."""
 ATTEMPT_BYTES = 8
 LOOKED_AT_MAX = 10_000
 """The most files of a folder that are looked at before an archive begins."""
 ELSEWHERE = "name a new or an empty folder"
 SYSTEM_FILES = {"lost+found", "desktop.ini", "Thumbs.db"}
-"""What file systems and file managers leave in empty folders, beside names with a dot first."""
+"""The names that file systems and file managers leave in empty folders, beside names with a dot
+first."""
 
 
 def newest(files: Files, known: Manifest | None = None) -> Manifest | None:

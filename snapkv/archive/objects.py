@@ -69,7 +69,7 @@ CREDENTIALS_IN = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""Environment variables for credentials."""
+"""The environment variables for credentials."""
 
 
 def status_of(error: BaseException) -> int:
@@ -134,7 +134,8 @@ def rejected(error: BaseException, location: BucketLocation, names: list[str]) -
     """Return the error for options that obstore rejects, by their names: a value may be secret."""
     return InvalidOptionError(
         f"obstore cannot open {location.url}: {type(error).__name__} with the storage options "
-        f"{', '.join(sorted(names)) or '(none)'} and those of the environment; check their values"
+        f"{', '.join(sorted(names)) or '(none)'} and the options of the environment; "
+        "check their values"
     )
 
 
@@ -156,10 +157,10 @@ with requires_extra("archive", "archives in object stores"):
 
 STORES = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 PUT_TRIES_MAX = 5
-"""A put that conflicts with another request for the same file is tried so often."""
+"""The most tries of a put that conflicts with another request for the same file."""
 CONFLICT_PAUSE_S = 0.2
 CHECKED_BYTES_MAX = 1 << 20
-"""A file of at most this size is put twice, to check that the second put fails."""
+"""The size of the largest file that is put twice, to check that the second put fails."""
 LIST_ROWS = 1_000
 RANGE_NOT_SATISFIABLE = 416
 

@@ -23,7 +23,8 @@ from snapkv.archive.rows import DELTA, PATH, damaged
 from snapkv.times import TIMESTAMP_MAX
 
 BYTES_MAX = 64 << 20
-"""An archive of which a time needs more bytes than this is read piece by piece instead."""
+"""The most bytes that a time may need of an archive that is read whole; a larger one is read in
+pieces."""
 COLUMNS = ["key", "value", "created", "revision", "version"]
 ROWS = pa.schema([each for each in DELTA if each.name not in ("time", "change_ordinal")])
 
@@ -38,7 +39,7 @@ class ArchiveRows(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of memory they take."""
+        """The bytes of memory that they take."""
         return sum(table.nbytes for table in self.tables)
 
 
@@ -67,7 +68,7 @@ class SmallArchive:
 
     @property
     def size(self) -> int:
-        """How many bytes its files have."""
+        """The bytes of its files."""
         return sum(file.size for file in self.manifest.files)
 
     @property

@@ -18,9 +18,9 @@ from snapkv.archive.rows import BASE
 from snapkv.engine.contract import ALL_KEYS_END, ChangeColumns, KeyValue
 
 COLUMNS = ["value", "created", "revision", "version"]
-"""What a key has at a revision."""
+"""The columns of a key at a revision."""
 CHUNK_ROWS = 40_000
-"""About so many rows are merged at once."""
+"""The number of rows, about, that are merged at once."""
 CHUNK_GROUPS = 32
 """The most row groups, of about `GROUP_BYTES` each, that begin in what is merged at once."""
 

@@ -13,10 +13,10 @@ from snapkv.errors import InvalidOptionError
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 20.0
-"""One try of a request, with its body, takes at most so long; the option `timeout`."""
+"""The longest time of one try of a request with its body, in seconds; the option `timeout`."""
 RETRY_TIMEOUT_S = 10.0
-"""No try begins later than this after the first one; the option `retry_timeout`. So a request
-takes at most `REQUEST_TIMEOUT_S` + `RETRY_TIMEOUT_S`."""
+"""The latest begin of a try after the first one, in seconds; the option `retry_timeout`. So a
+request takes at most `REQUEST_TIMEOUT_S` + `RETRY_TIMEOUT_S`."""
 RETRIES_MAX = 6
 """The option `max_retries`."""
 BACKOFF_MIN_S = 0.1
@@ -34,7 +34,7 @@ CLIENT = (
     "root_certificate",
     "user_agent",
 )
-"""Options of the HTTP client, of all object stores; all but the times are given to obstore."""
+"""The options of the HTTP client, of all object stores; all but the times are given to obstore."""
 
 # The bucket is in the URL. `conditional_put` is missing on purpose: an archive needs it.
 CONFIG = {
@@ -93,7 +93,7 @@ CONFIG = {
     ),
 }
 ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
-"""Environment variables for `allow_http`; obstore does not read them beside other options."""
+"""The environment variables for `allow_http`; obstore does not read them beside other options."""
 ENDPOINTS = ("base_url", "endpoint")
 ENDPOINT = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
 

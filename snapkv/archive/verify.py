@@ -22,11 +22,11 @@ from snapkv.times import format_time
 
 CACHE_BYTES = 16 << 20
 PART_BYTES = 8 << 20
-"""How much of a file is read at once for its digest."""
+"""The most bytes of a file that are read at once for its digest."""
 PIECE_ROWS = 200_000
-"""About how many rows of two bases and the deltas between them are compared at once."""
+"""The number of rows, about, of two bases and the deltas between them that are compared at once."""
 STATE = [*(name for name in BASE.names if name not in ("timestamp", "time")), "deleted"]
-"""What is compared: the first base does not know all times."""
+"""The columns that are compared: the first base does not have all times."""
 
 
 class Verified(NamedTuple):

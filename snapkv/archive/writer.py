@@ -49,9 +49,10 @@ MERGED_FILES = 8
 """The number of consecutive small deltas that one merge joins."""
 MERGED_ROWS_MAX = 500_000
 MERGED_BYTES_MAX = 32 << 20
-"""A merged delta has at most so much, compressed: a watch holds one in memory."""
+"""The most bytes of a merged delta, compressed: a watch holds one in memory."""
 BASE_AFTER = 1.0
-"""A new base is due when the deltas since the last one have more than so many rows of it."""
+"""The rows of the deltas since the last base, as a share of its rows, at which a new base is
+due."""
 BASE_AFTER_ROWS_MIN = 10_000
 
 

@@ -166,7 +166,7 @@ class ThreadWaker:
 
 
 LOOK_S = 1.0
-"""How long a thread waits for news before it looks by itself."""
+"""The longest that a thread waits for news before it looks by itself, in seconds."""
 
 
 class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes derive from it

@@ -33,7 +33,7 @@ FilePath: TypeAlias = str | os.PathLike[str]
 FILE_MODE = 0o600
 """The permissions of a new file, whatever the umask: its contents may be secret."""
 FIFO_WAIT_S = 60.0
-"""How long opening a FIFO waits for a program at its other end."""
+"""The longest that opening a FIFO waits for a program at its other end, in seconds."""
 
 STORE_FILES = frozenset({"data.mdb", "lock.mdb", "writer.lock"})
 """The files of an lmdb store: never replaced, because that would destroy the store."""

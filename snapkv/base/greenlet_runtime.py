@@ -36,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 POLL_S = 0.002
-"""How often a call checks whether a thread has ended."""
+"""The pause between two checks whether a thread has ended, in seconds."""
 
 
 class GreenletRuntime:

@@ -70,7 +70,8 @@ class ForkBarrier:
 
 
 LOOK_S = 0.001
-"""How often a thread checks whether the last one is out, or the fork is over."""
+"""The pause between two checks of a thread whether the last call has ended, or the fork is over, in
+seconds."""
 
 
 def _pause() -> None:
@@ -78,7 +79,8 @@ def _pause() -> None:
 
 
 FORK_WAIT_S = 5.0
-"""Longer than the longest call, which is 4 s at an endpoint that does not answer."""
+"""The longest that a fork waits for calls, in seconds: more than the longest call, which takes 4 s
+at an endpoint that does not answer."""
 
 _barriers: weakref.WeakSet[ForkBarrier] = weakref.WeakSet()
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()

@@ -27,7 +27,7 @@ _LOOK_ALIKE = str.maketrans(
     "\u03bf\u03bd\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7",
     "aeopcyxijsdhABEKMHOPCTXISJovABEZHIKMNOPTYX",
 )
-"""Letters that look like Latin ones in most fonts: Cyrillic ones, then Greek ones."""
+"""The letters that look like Latin ones in most fonts: Cyrillic ones, then Greek ones."""
 
 Quote = Literal['"', "'"]
 

@@ -54,7 +54,7 @@ OTHER_WORDS = {
     "undo": "restore",
     "write": "put",
 }
-"""Names of commands in other programs, and the command of snapkv that does the same."""
+"""The names of commands in other programs, and the command of snapkv that does the same."""
 
 
 class _Params:

@@ -222,7 +222,7 @@ def _until_enough(
 
 
 SAME_TICK_MAX = 10
-"""How many other writes of a tick are named."""
+"""The most other writes of a tick that are named."""
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")

@@ -153,11 +153,12 @@ def renders(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 CONTEXT_LINES = 3
 SUMMARY_LINES_MAX = 20
-"""How many differences are shown before a question."""
+"""The most differences that are shown before a question."""
 FULL_LINES_MAX = 1_000_000
-"""How many lines of one key --full shows."""
+"""The most lines of one key that --full shows."""
 DECODED_BYTES_MAX = 1 << 16
-"""A larger value is not decoded for one line; the line shows the text that differs."""
+"""The size of the largest value that is decoded for one line. The line of a larger value shows the
+text that differs."""
 WIDTH_MIN, WIDTH = 20, 120
 """Columns of a view side by side: at least, and where the output is not a terminal."""
 
@@ -170,7 +171,7 @@ STYLES = {
     "word-added": "bold green",
     "word-removed": "bold red",
 }
-"""How a terminal shows the styles of `snapkv.rendering`."""
+"""The styles of a terminal for the styles of `snapkv.rendering`."""
 SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 

@@ -40,7 +40,7 @@ Tried = Callable[[SnapshotKV, Progress | None, bool], ImportResult]
 FROM_VARIABLES = {
     option: variable.replace("_ETCD_", "_FROM_") for option, variable in VARIABLES.items()
 }
-"""Login variables of a source in another place, instead of `SNAPKV_ETCD_USER` and the like."""
+"""The login variables of a source in another place, instead of `SNAPKV_ETCD_USER` and the like."""
 
 ToOption = Annotated[
     str | None,

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from snapkv.fleet.moment import FleetMoment
 
 NUMBER_WIDTH = 8
-"""Characters of a revision and of a size in `ls --long`."""
+"""The width of a revision and of a size in `ls --long`, in characters."""
 
 
 @takes("observe", "archive", "timeout")

@@ -19,13 +19,14 @@ from snapkv.cli.terminal import report_warning
 PAGER_VARIABLES = ("SNAPKV_PAGER", "PAGER")
 """The first that is set decides; an empty one, or cat, means no pager."""
 DEFAULTS = {"LESS": "FRX", "LV": "-c"}
-"""Variables of pagers, unless they are set: end if all fits on the screen, keep colours."""
+"""The variables of pagers, unless they are set: end if all fits on the screen, keep colours."""
 READER_CODES = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGPIPE, 128 + signal.SIGPIPE)
-"""A pager ends with one of these codes because its reader wants that; else it has failed."""
+"""The exit codes with which a pager ends because its reader wants that; with any other code it has
+failed."""
 KEPT_BYTES_MAX = 1 << 20
 """The most bytes of output that are kept, in case the pager fails."""
 END_S_MAX = 5.0
-"""How long a pager that reads no more may take to end, in seconds."""
+"""The longest that a pager that reads no more may take to end, in seconds."""
 
 
 def pager_of(environment: Mapping[str, str]) -> list[str]:

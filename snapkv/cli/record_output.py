@@ -25,7 +25,8 @@ from snapkv.model import Commit
 # --- tables for people: rows under headings, in aligned columns ---
 
 ROWS_SIZED = 1_000
-"""How many rows are held to find the width of each column; later rows are written at once."""
+"""The number of rows that are held to find the width of each column; later rows are written at
+once."""
 
 
 Cell = TypeVar("Cell")

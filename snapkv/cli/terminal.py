@@ -106,9 +106,9 @@ def drop_output() -> None:
 
 
 BAR_AFTER_S = 2.0
-"""A shorter operation shows no bar."""
+"""The time after which a bar shows the progress of an operation, in seconds."""
 PATIENCE_S = 2.0
-"""How long a command waits for a store before it says so."""
+"""The time that a command waits for a store before it says so, in seconds."""
 
 
 @contextmanager

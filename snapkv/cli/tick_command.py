@@ -51,7 +51,7 @@ def metrics_served(address: str | None) -> Iterator[Hooks | None]:
 
 PERIOD_MS_MIN = 100
 WAIT_S_MAX = 3_600.0
-"""Longer waits are several of these."""
+"""The longest single wait, in seconds; a longer one is several of these."""
 
 EveryOption = Annotated[
     str | None, option("--every DURATION", "Tick this often, until Ctrl-C or SIGTERM.")
@@ -172,7 +172,7 @@ class RegularTicker:
     store: SnapshotKV | None = None
     ticks: int = 0
     failed: int = 0
-    """How many ticks failed in a row, up to now."""
+    """The number of ticks in a row that have failed, up to now."""
 
     def run(self, every_s: float, count: int | None, stop: Stop) -> None:
         """Tick `count` times (None: for ever), the first at once, until the end is wanted."""

@@ -18,9 +18,9 @@ from snapkv.times import pack
 # Safety does not depend on it: each commit is still guarded by its timestamp.
 
 LEAD_MS_MAX = 1_000
-"""A clock further ahead than this is not followed."""
+"""The most that a clock may be ahead and still be followed, in milliseconds."""
 FORGET_S = 1.0
-"""How long a faster clock is followed; each lost round learns it anew."""
+"""The time for which a faster clock is followed, in seconds; each lost round measures it again."""
 
 
 class FastestClock:
@@ -73,16 +73,16 @@ BACKOFF_S_MAX = 0.064
 AGE_AFTER = 3
 AGE_FLIGHTS = 2
 AGE_MS_MAX = 32
-"""From the fourth lost round on, each one moves the timestamp `AGE_FLIGHTS` further ahead, and all
-of them `AGE_MS_MAX` at most."""
+"""The most that lost rounds move a timestamp ahead, in milliseconds: from the fourth one on, each
+moves it by `AGE_FLIGHTS`."""
 CLAIM_STEPS_AFTER = 4
 CLAIM_MS_AFTER = 8
 CLAIM_MS_MAX = 16
 CLAIM_FLIGHT_MS_MAX = 2_000
 CLAIM_FLIGHTS = 1.5
 FLIGHTS_LEFT_MIN = 2
-"""A new round begins only if this many times the shortest lost round fits before the deadline. A
-request sent later would often have an unknown outcome, which is worse than none sent."""
+"""The least time before the deadline for a new round to begin, in times of the shortest lost round.
+A request sent later would often have an unknown outcome, which is worse than none sent."""
 
 
 # For example, a caller whose rounds take 5 ms each (the flight: request, answer, and the time
@@ -124,7 +124,7 @@ class Backoff:
         self._rng, self._fastest = rng, fastest
         self.lost = 0
         self.ahead = 0
-        """How far the timestamp of this round is ahead of the clock; 0 for less than 1 ms."""
+        """The milliseconds by which the timestamp of this round is ahead of the clock."""
         self._sent_at, self._sent = 0.0, 0
         self._newest_s, self._shortest_s = 0.0, float("inf")
 

@@ -126,7 +126,7 @@ class Committer:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for the transaction before theirs."""
+        """The number of calls that wait for the transaction before theirs."""
         return len(self._queue.waiting)
 
     def commit(self, build: Build | Ops, *, timeout: float) -> Commit:

@@ -21,10 +21,11 @@ from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layo
 from snapkv.model import Ops, Stamp
 
 MEMBERS_MAX = 32
-"""Members of a group where the engine limits lists: the members' lists share what is left."""
+"""The most members of a group where the engine limits lists: the members' lists share the rest of
+the limit."""
 MEMBERS_MAX_UNLIMITED = 1_024
 MISSES_MAX = 8
-"""After so many calls in a row that do not fit, no more are built: each is built again later."""
+"""The most calls in a row that are built although they do not fit: each is built again later."""
 STAMP_BYTES_MAX = OP_OVERHEAD_BYTES * 8 + 64 + NOTE_BYTES_MAX + WRITER_BYTES_MAX + META_BYTES_MAX
 
 
@@ -54,7 +55,7 @@ class GroupBuilder:
         limited = engine.limits.ops_per_list is not None
         self.members_max = MEMBERS_MAX if limited else MEMBERS_MAX_UNLIMITED
         self.guards_max = guards_max(engine.limits, self.members_max)
-        """How many guards one member may have; None: any number."""
+        """The most guards of one member; None: any number."""
 
     def build(
         self, waiting: Iterable[Call], timestamp: int, failed: Callable[[Call, Exception], None]

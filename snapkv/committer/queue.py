@@ -53,7 +53,7 @@ class Call:
     """The last request that it is a member of."""
     leads: bool = False
     members: int = 0
-    """How many calls shared the transaction that landed; 0 while none has."""
+    """The number of calls that shared the transaction that landed; 0 while none has."""
     lost_rounds: int = 0
     done: bool = False
     result: Commit | None = None

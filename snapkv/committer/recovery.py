@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 FENCE_PAUSE_S_MIN = 0.01
 FENCE_PAUSE_S_MAX = 0.5
 FENCE_TIMEOUT_S = 5.0
-"""How long one fence may wait for its answer before it is sent again."""
+"""The longest that one fence waits for its answer before it is sent again, in seconds."""
 
 
 class Undecided(SnapKVError):

@@ -189,7 +189,7 @@ def marks_of(put: Result, timestamp: int, revision: int) -> tuple[Mark, Mark]:
 # --- outcomes ---
 
 ABOUT_ONE = (AccessDeniedError, CommitTooLargeError, InvalidKeyError, LeaseNotFoundError)
-"""Errors with which an engine rejects a whole group although only one member is at fault."""
+"""The errors with which an engine rejects a whole group although only one member is at fault."""
 FailedGuards = list[tuple[Check, int]]
 """Guards that failed, each with the revision at which its key was last written."""
 

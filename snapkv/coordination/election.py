@@ -296,7 +296,7 @@ class Leaders(Closing):
 
 RETRY_S = 0.2
 LOOK_AGAIN_S = 5.0
-"""Pause after a look at the candidates that failed; the session bounds how often."""
+"""The pause after a failed read of the candidates, in seconds; the session bounds their number."""
 
 
 class Election(Closing):

@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from snapkv.coordination.session import Session
 
 TRIES = 16
-"""Other writers of the same key may come first so often."""
+"""The most times that other writers of the same key may come first."""
 
 
 class LiveItems(list[tuple[str, bytes]]):

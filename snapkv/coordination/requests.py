@@ -42,7 +42,7 @@ from snapkv.layout import encode_text
 
 TTL_S_MAX = 1e6
 REQUEST_S = 10.0
-"""How long a request of a session or an election may take, repetitions included."""
+"""The longest time of a request of a session or an election, repetitions included, in seconds."""
 REVOKE_S = 5.0
 RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
 

@@ -39,7 +39,7 @@ from snapkv.reading.reader import Reader
 
 TTL_S = 10.0
 CLOSE_S = 5.0
-"""How long closing waits for the keeper, which may be inside a request."""
+"""The longest that closing waits for the keeper, which may be inside a request, in seconds."""
 KEEP_ALIVES_PER_TTL = 3
 RETRIES_PER_TTL = 12
 

@@ -45,7 +45,7 @@ from snapkv.store.writes import SHOWN_CHARS, CommitRoom
 COUNTED_NOTE_BYTES_MAX = 48
 """The most bytes that "import 3 of 12: " takes of a note."""
 TRIES = 8
-"""Attempts of a commit while other writers commit elsewhere in the store."""
+"""The most attempts of a commit while other writers commit elsewhere in the store."""
 
 Progress = Callable[[int, int], None]
 """Called with (commits done, commits in all), before the first commit and after each."""

@@ -96,7 +96,7 @@ class RecordOptions:
 
     @property
     def keep_ms(self) -> int | None:
-        """How many milliseconds of history stay; None for all."""
+        """The milliseconds of history that stay; None for all."""
         return None if self.keep is None else duration_ms(self.keep)
 
 

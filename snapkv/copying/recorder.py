@@ -44,7 +44,7 @@ RETRY_S = 1.0
 REPORT_S = 1.0
 TEND_S = 60.0
 LATER = (EngineUnavailableError, EngineBusyError, SessionLostError, NoSpaceError)
-"""What passes: the recorder begins again from what is durable."""
+"""The errors that pass: the recorder begins again from what is durable."""
 
 
 class Recorder:
@@ -305,7 +305,7 @@ class Recording:
 
 
 LEASE_S = 5.0
-"""After a recorder was killed, the next one waits so long."""
+"""The time that a recorder waits after another one was killed, in seconds."""
 CAMPAIGN_S = 1.0
 PROBE_S = 5.0
 """The longest time that the key stays with which two engines are compared, in seconds."""

@@ -59,11 +59,12 @@ from snapkv.model import Held
 from snapkv.store.store_writer import StoreWriter
 
 SEND_S = 10.0
-"""How long it may take until one more commit is made, retries included."""
+"""The longest time until one more commit is made, retries included, in seconds."""
 RETRY_S = 0.1
 PART_BYTES = 4 << 20
 PART_OPS = 20_000
-"""A state is written in parts of about so much, or of what the engine takes."""
+"""The bytes and the operations, about, of one part of a state; or less, where the engine takes
+less."""
 GROUP_COMMITS_MAX = 256  # etcd waits for the disk at each, so there it is 1
 GROUP_S = 0.05
 """The most steps in one durable write, and the longest that a step waits for it, in seconds."""

@@ -33,7 +33,8 @@ from snapkv.store.store_writer import StoreWriter
 from snapkv.times import end_of_ms
 
 BEFORE_MARK = 1 << 17
-"""The parts of a state have timestamps from so far before its mark's on: half a millisecond."""
+"""The distance from the timestamp of a state's first part to that of its mark: half a
+millisecond."""
 
 
 class StoreTarget(RecordTarget):

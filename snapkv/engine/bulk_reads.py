@@ -24,13 +24,13 @@ from snapkv.engine.contract import (
 from snapkv.errors import EngineUnavailableError
 
 REPLAY_WAIT_S = 30.0
-"""How long a replay of existing history may wait for its next event."""
+"""The longest that a replay of existing history waits for its next event, in seconds."""
 CHANGES_ROWS = 4_096
-"""After so many changes columns end, at the end of a revision."""
+"""The number of changes after which columns end, at the end of a revision."""
 CHANGES_BYTES = 16 << 20
-"""The same for the bytes of their values."""
+"""The number of bytes of their values after which columns end, too."""
 READS_MAX = 128
-"""Values before changes, read in one round trip."""
+"""The most values before changes that are read in one round trip."""
 
 
 def replayed(

@@ -102,7 +102,7 @@ class Watcher(Protocol):
 
     @property
     def reopened(self) -> int:
-        """How often the watcher had reconnected before what `next` has returned last."""
+        """The number of times that the watcher reconnected before what `next` returned last."""
 
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch; None when none comes in `timeout` seconds (None: no bound).
@@ -179,7 +179,7 @@ class Versions(NamedTuple):
 
 
 ALL_KEYS_END = b"\0"
-"""As `range_end`: every key from `key` on."""
+"""The `range_end` of every key from `key` on."""
 REVISION_MAX = (1 << 63) - 1
 """The largest revision that a caller can name: etcd's are signed."""
 Page = TypeVar("Page")

@@ -12,10 +12,11 @@ with requires_extra("arrow", "tables"):
     import pyarrow as pa
 
 BYTES_MAX = 1 << 30
-"""Larger than any value: the end of slices, because Arrow has no open end."""
+"""The number of bytes that no value reaches, as the end of slices: Arrow has no open end."""
 BATCH_ROWS = 10_000
 BATCH_BYTES = 64 << 20
-"""Values of one batch, without the last one: an array of Arrow holds less than 2 GiB."""
+"""The bytes of the values of one batch, without the last one: an array of Arrow holds less than 2
+GiB."""
 
 
 def columns_in(pages: Iterable[Sequence[Any]]) -> Iterator[Columns]:

@@ -25,15 +25,15 @@ Merge = Callable[[Sequence[Pair], "Sequence[ArchiveRows]"], Found]
 Some = tuple[Sequence[Pair], Found | None]
 
 THREADS = min(8, os.cpu_count() or 1)
-"""Reading Parquet and merging rows is work for the CPU."""
+"""The threads that read archives: reading Parquet and merging rows is work for the CPU."""
 AHEAD = 2
 """The number of batches that each thread reads ahead."""
 BATCH = 16
 """The most archives in one batch; a batch has fewer if all threads have work then."""
 FILES_BYTES = 4 << 20
-"""No more archives are added to a batch whose files have so many bytes."""
+"""The bytes of files after which no more archives are added to a batch."""
 BYTES_MAX = 64 << 20
-"""No more archives are added to rows of so many bytes, which files may have compressed well."""
+"""The bytes of rows after which no more archives are added; files may have compressed them well."""
 
 
 def merged(pairs: Sequence[Pair], merge: Merge[Found]) -> Iterator[Some[Found]]:

@@ -31,7 +31,7 @@ FILE_KEYS = ("archives", "defaults", "members", "storage")
 FILE_BYTES_MAX = 16 << 20
 ARCHIVE_DEFAULTS = ("joined", "left", "storage")
 PATHS = ("lmdb:", "archive:")
-"""URLs with a path, which a file counts from its own folder."""
+"""The URLs with a path, which is relative to the folder of the file."""
 
 
 def members_of(given: FilePath | Mapping[str, Any], now_ms: int) -> list[Member]:

@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 2.0
 LOOK_S = 5.0
-"""A thread looks this often whether its watch is still there, while a member brings nothing."""
+"""The pause between two checks of a thread whether its watch still exists, while a member brings
+nothing, in seconds."""
 CATCH_UP_S = 0.05
 CHANGE_BYTES = 200
-"""What a change takes in memory beside its key and value, about."""
+"""The bytes of memory, about, that a change takes beside its key and value."""
 
 
 class FollowedCommit(NamedTuple):
@@ -309,7 +310,8 @@ def _size(change: Any) -> int:
 
 HOLD_BYTES = 64 << 20
 PATIENCE_S = 5.0
-"""With `behind="leave out"`, a member that holds the watch back for so long is left out."""
+"""The longest that a member may hold the watch back with `behind="leave out"`, in seconds; then it
+is left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ AWAY_S = 1.0
 """The default of `MemberLink.away_s`."""
 SILENT = EngineUnavailableError, EngineBusyError
 AWAY = *SILENT, StoreNotFoundError
-"""Why nothing of a member may be known for now; a store that does not exist may be created yet."""
+"""The errors for which nothing of a member may be known for now; a store that does not exist may be
+created later."""
 
 
 class Silence:

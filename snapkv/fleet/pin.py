@@ -108,7 +108,7 @@ class MemberSource:
 
 State = Literal["live", "archive", "behind", "missing", "absent"]
 LATE = "behind", "missing"
-"""States of a member that makes a moment not final."""
+"""The states of a member that make a moment not final."""
 
 
 @dataclass(frozen=True, slots=True)

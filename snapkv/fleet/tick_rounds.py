@@ -50,14 +50,15 @@ if TYPE_CHECKING:
 
 
 LOOKS_MAX = 8
-"""A moment looks for a round in so many ticks of the slowest member, at most."""
+"""The most ticks of the slowest member in which a moment looks for a round."""
 FOLLOWING_MAX = 4
-"""The bounds of a round are looked for in so many ticks after it, some of other tickers."""
+"""The most ticks after a round in which its bounds are looked for; some are of other tickers."""
 
 ROUND, TICKER, BEFORE = f"{ROUND_META}round", f"{ROUND_META}ticker", f"{ROUND_META}before"
 SPREAD, WITHOUT = f"{ROUND_META}spread_us", f"{ROUND_META}without"
 ANY = "*"
-"""In place of the names of members without an answer, if these are too long."""
+"""The text that takes the place of the names of members without an answer, if these are too
+long."""
 
 
 def aligned(
@@ -155,7 +156,7 @@ def _confirmed(reads: Keys, pin: Pin, common: int, ticker: Scalar) -> Mapping[st
 WITHOUT_BYTES_MAX = 3_000
 TICK_TIMEOUT_S = 5.0
 MEMBERS_MAX = 512
-"""One thread for each member."""
+"""The most members of a ticker, which has a thread for each."""
 
 
 @dataclass(frozen=True, slots=True)

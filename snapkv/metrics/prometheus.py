@@ -47,7 +47,7 @@ STORE = ("url", "store")
 SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0),
 )
-"""From a commit to memory to the longest deadline."""
+"""The buckets of durations: from a commit to memory to the longest deadline."""
 LAG_SECONDS = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3_600.0, 86_400.0)
 MEMBERS = (1, 2, 4, 8, 16, 32, 64, 128)
 

@@ -15,7 +15,7 @@ from snapkv.timeline.continuity import RESTORED
 from snapkv.timeline.moment import compaction_error
 
 PRIOR_READS_MAX = 128
-"""Values before a change, read in one round trip."""
+"""The most values before a change that are read in one round trip."""
 
 
 class Touched(NamedTuple):

@@ -17,7 +17,8 @@ from snapkv.errors import (
 )
 
 WAIT_S_MAX = 1e6
-"""A longer bound (11 days) counts as none: the clocks of some systems end at 292 years."""
+"""The longest bound of a wait, in seconds (11 days); a longer one counts as none, because the
+clocks of some systems end at 292 years."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

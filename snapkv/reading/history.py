@@ -26,7 +26,7 @@ from snapkv.times import When
 WINDOW_REVISIONS = 4_096
 """The revisions of the first window of a search; each window is four times as long as the last."""
 POINT_READS = 32
-"""Of so many versions a remote engine is asked one by one, before it replays windows."""
+"""The most versions that a remote engine is asked for one by one, before it replays windows."""
 
 
 def events_back(engine: Engine, key: bytes, begin: int, high: int, page: int) -> Iterator[KeyEvent]:
@@ -79,7 +79,7 @@ def events_between(
 # --- history ---
 
 LOG_PAGE_COMMITS = 256
-"""Commits read at once, at most, when the log is walked newest first."""
+"""The most commits that are read at once when the log is walked newest first."""
 HISTORY_PAGE_VERSIONS = 128
 FIRST_CREATION = 2
 """A store created at this revision has an engine of its own: no key can be older."""
@@ -182,7 +182,7 @@ class HistoryBounds(NamedTuple):
 
     @property
     def page(self) -> int:
-        """How many versions are stamped at once."""
+        """The most versions that are stamped at once."""
         return min(HISTORY_PAGE_VERSIONS, self.limit or HISTORY_PAGE_VERSIONS)
 
     def events(self, core: Reader, key: bytes, begin: int, until: int) -> Iterator[KeyEvent]:

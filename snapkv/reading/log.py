@@ -28,11 +28,11 @@ from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
 
 PAGE_COMMITS_MAX = 65_536
-"""Newest first, each page is four times as long as the one before, up to this."""
+"""The most commits of a page; newest first, each page is four times as long as the one before."""
 DETAILED_COMMITS_MAX = 4_096
 """The same if the keys of each commit are held."""
 PAIRS_MAX = 64
-"""How many changes' values, before and after, are read in one round trip."""
+"""The most changes whose values, before and after, are read in one round trip."""
 EVENTS_MAX = 128
 
 

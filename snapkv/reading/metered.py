@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookups:
-    """How many lookups took each path.
+    """The number of lookups that took each path.
 
     `head`: of now, or of times at or above the newest commit. `ring`: among the newest commits.
     `block`: beside a time that was searched before. `search`: in the timestamp key's history.

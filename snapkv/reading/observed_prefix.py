@@ -114,10 +114,11 @@ class Ticks:
 # --- watches of observed keys: changes wait for the tick that stamps them ---
 
 PROGRESS_WAIT_S = 1.0
-"""How long a tick waits, whatever the timeout, until the engine reports that all changes before it
-were delivered. That report is on its way."""
+"""The longest that a tick waits, whatever the timeout, until the engine reports that all changes
+before it were delivered, in seconds. That report is on its way."""
 LOOK_S = 5.0
-"""Without a tick, changes are fetched this often, so that the engine does not have to keep them."""
+"""The pause between two fetches of changes without a tick, in seconds, so that the engine does not
+have to keep them."""
 
 
 class ObservedWatch(Watch[K]):

@@ -66,7 +66,7 @@ class Reader:
     """Commits that watches returned; `lock` is held when it changes."""
     watch_changes: int = field(default=0, kw_only=True)
     watch_lag_s: float | None = field(default=None, kw_only=True)
-    """How old the newest of these commits was; None before the first one."""
+    """The age of the newest of these commits, in seconds; None before the first one."""
     closed: bool = field(default=False, kw_only=True)
     failovers: int = field(default=0, kw_only=True)
     followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)

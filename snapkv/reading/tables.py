@@ -26,7 +26,7 @@ from snapkv.times import When
 # --- the commits that wrote keys, as far as compaction has left them ---
 
 LOOKUPS_MAX = 1_024
-"""Up to so many revisions are looked up one by one; for more, the log is read once."""
+"""The most revisions that are looked up one by one; for more, the log is read once."""
 
 
 class WritingCommit(NamedTuple):

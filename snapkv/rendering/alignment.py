@@ -197,9 +197,9 @@ def longest_rising(numbers: Sequence[int]) -> list[int]:
 S = TypeVar("S", tuple[str, ...], bytes)
 
 BYTE_EDITS_MAX = 10_000
-"""How many pieces of bytes are kept apart; the last one has the rest."""
+"""The most pieces of bytes that are kept apart; the last one has the rest."""
 _JOINED_BYTES = 4
-"""Changed bytes with at most so many equal ones between them are one edit."""
+"""The most equal bytes between two changed ones that are one edit."""
 
 
 class Piece(NamedTuple, Generic[S]):

@@ -24,11 +24,12 @@ ENTRY_POINTS = "snapkv.decoders"
 """The group of entry points in which packages install decoders."""
 
 COMMAND_S_MAX = 10.0
-"""How long a decoder command may run for one value, in seconds."""
+"""The longest that a decoder command may run for one value, in seconds."""
 REST_S = 60.0
-"""How long a command that was late is not run again: a list of keys waits for it once."""
+"""The time for which a command that was late is not run again, in seconds: a list of keys waits for
+it once."""
 OUTPUT_BYTES_MAX = 16 << 20
-"""How much a decoder command may print for one value."""
+"""The most bytes that a decoder command may print for one value."""
 _ERROR_CHARS_MAX = 200
 _STDERR_BYTES_MAX = _CHUNK_BYTES = 1 << 16
 

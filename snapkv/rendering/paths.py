@@ -27,7 +27,7 @@ KUBERNETES_NOISE = (
     "status.conditions[*].lastProbeTime",
     "status.observedGeneration",
 )
-"""What the preset `kubernetes` ignores: bookkeeping of the API server, and heartbeats."""
+"""The paths that the preset `kubernetes` ignores: bookkeeping of the API server, and heartbeats."""
 PRESETS = {"kubernetes": KUBERNETES_NOISE}
 
 

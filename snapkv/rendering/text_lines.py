@@ -25,11 +25,11 @@ Style = Literal[
 View = Literal["auto", "paths", "unified", "full", "side-by-side", "words"]
 
 LINES_MAX = 2_000
-"""How many lines a view has, unless another number is given."""
+"""The most lines of a view, unless another number is given."""
 COUNTED_MAX = 10_000
-"""How many of the lines that are left out are counted."""
+"""The most left-out lines that are counted."""
 LINE_CHARS_MAX = 1_000
-"""How many characters of one line of a value are shown."""
+"""The most characters of one line of a value that are shown."""
 
 
 class Part(NamedTuple):
@@ -69,7 +69,8 @@ def bounded(lines: Iterable[Line], lines_max: int) -> list[Line]:
 
 
 WORDS_MAX = 20_000
-"""How many words and signs of one changed piece are compared; a longer one is shown by lines."""
+"""The most words and signs of one changed piece that are compared; a longer one is shown by
+lines."""
 
 _WORDS = re.compile(r"\n|\\u[0-9a-f]{4}|\w+|[^\S\n]+|[^\w\s]")
 NO_NEWLINE = Part("\\ no newline at the end", "meta")

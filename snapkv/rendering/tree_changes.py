@@ -31,7 +31,8 @@ IDENTITY_FIELDS = (
     "port",
     "ip",
 )
-"""Fields that name an item of a list, the first that applies: as Kubernetes merges lists, too."""
+"""The fields that name an item of a list, the first that applies: as Kubernetes merges lists,
+too."""
 
 _OFFSETS_MAX = 64
 _ENTRIES_MAX = 32

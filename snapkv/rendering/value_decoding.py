@@ -24,9 +24,11 @@ from snapkv.rendering.value_tree import (
 )
 
 STRUCTURED_BYTES_MAX = 8 << 20
-"""A larger value is text or hex, unless its kind is given."""
+"""The size of the largest value that is parsed; a larger one is text or hex, unless its kind is
+given."""
 CONTROL_CHARS_SHARE = 32
-"""Text has at most one control character in so many (colours of terminals do not count)."""
+"""The least characters of a text for each control character in it (colours of terminals do not
+count)."""
 
 _BOM = "\ufeff"
 _LOOKS_TYPED = re.compile(r'"|(?:int|float|bool|bytes|nil|ext|Timestamp)\(')

@@ -55,14 +55,14 @@ from snapkv.rendering.tree_changes import PathChange, TreeChanges, without
 from snapkv.rendering.value_tree import Tree, compact, leaves
 
 _BYTES_SHOWN_MAX = 1 << 16
-"""How many bytes of one changed piece are shown."""
+"""The most bytes of one changed piece that are shown."""
 
 State = Literal["equal", "formatting", "ignored", "changed", "added", "removed", "redacted"]
 Unit = Literal["path", "line", "byte"]
 
 
 class Stat(NamedTuple):
-    """How much differs, counted in `unit`; a changed path counts in `changed` only."""
+    """The number of differences, in `unit`; a changed path counts in `changed` only."""
 
     added: int
     removed: int
@@ -92,7 +92,7 @@ class ValueDifference:
     unit: Unit
     changes: tuple[PathChange, ...] = ()
     ignored: int = 0
-    """How many ignored paths differ."""
+    """The number of ignored paths that differ."""
     _ignore: Patterns = field(default_factory=Patterns, repr=False)
 
     def __bool__(self) -> bool:
@@ -130,7 +130,7 @@ class ValueDifference:
 
     @cached_property
     def stat(self) -> Stat:
-        """How many paths, lines or bytes are added, removed and changed."""
+        """The number of paths, lines or bytes that are added, removed and changed."""
         if self.state in ("equal", "formatting", "ignored", "redacted"):
             return Stat(0, 0, 0, self.unit)
         if self.unit == "path":
@@ -350,9 +350,9 @@ def _dump(mark: str, style: str, at: int, content: bytes) -> Iterator[Line]:
 
 
 VALUE_CHARS_MAX = 200
-"""How many characters of each side of a change are shown on its line."""
+"""The most characters of each side of a change that are shown on its line."""
 PATH_CHARS_MAX = 500
-"""How many characters of a path are shown."""
+"""The most characters of a path that are shown."""
 _INDENT = "    "
 
 
@@ -408,9 +408,9 @@ def _both_texts(before: Tree, after: Tree, chars_max: int) -> tuple[str, str]:
 
 
 WIDTH_MIN = 20
-"""How many columns a view side by side has at least."""
+"""The least columns of a view side by side."""
 _PAIR_CHARS_MAX = 400
-"""In longer lines, changed words are not marked."""
+"""The most characters of a line in which changed words are marked."""
 _SEPARATOR = 3
 
 

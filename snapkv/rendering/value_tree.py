@@ -16,9 +16,9 @@ Tree = Any
 """A dict with text keys, a list of trees, text, int, float, bool, None or bytes."""
 
 DEPTH_MAX = 100
-"""How deep a tree is at most; a deeper value is shown as text."""
+"""The depth of the deepest tree; a deeper value is shown as text."""
 NODES_MAX = 250_000
-"""How many dicts, lists and scalars a tree has at most; a larger value is shown as text."""
+"""The most dicts, lists and scalars of a tree; a larger value is shown as text."""
 
 
 class NotThisKindError(ValueError):

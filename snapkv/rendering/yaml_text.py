@@ -26,7 +26,8 @@ from snapkv.rendering.value_tree import (
 )
 
 YAML_CHARS_MAX = 1 << 19
-"""A longer text is not read as YAML: PyYAML needs more than a second for it."""
+"""The most characters of a text that is read as YAML: PyYAML needs more than a second for a longer
+one."""
 
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INT = re.compile(r"-?(?:0|[1-9][0-9]{0,39})")

@@ -29,7 +29,7 @@ _SET_BY_CALL = {
     "view": "each call has one view, the format has all",
     "readChangeFeed": "read_changes reads changes",
 }
-"""Options of the format that every function sets itself, and what its caller gives instead."""
+"""The options of the format that every function sets itself, and what its caller gives instead."""
 
 
 def register(spark: SparkSession) -> None:

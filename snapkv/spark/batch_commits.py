@@ -35,7 +35,8 @@ MARKER_BYTES = 1_024
 """The most bytes that a marker, its key and its guard take of a request."""
 PAUSE_S_MAX = 0.05
 TRIES = 8
-"""Attempts to replace the keys with a prefix, or of a commit, while other writers commit."""
+"""The most attempts to replace the keys with a prefix, or of a commit, while other writers
+commit."""
 
 Key = str | bytes
 Writes = Sequence[tuple[Any, bytes | None]]
@@ -65,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """How many rows of a batch are committed, of how many; and the revision that says so."""
+    """The number of committed rows of a batch, the number of all, and the revision that says so."""
 
     number: int = -1
     done: int = 0

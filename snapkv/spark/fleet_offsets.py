@@ -23,7 +23,7 @@ from snapkv.spark.micro_batches import (
 
 
 class At(NamedTuple):
-    """How far a member was delivered: up to a commit of a store.
+    """The place up to which a member was delivered: a commit of a store.
 
     Before its first commit that has the number 0, and `timestamp` is the time after which the
     member's changes are still to come.

@@ -66,7 +66,7 @@ class MemberBatches:
 
     @property
     def lost(self) -> int:
-        """How many commits compaction removed unread since the query started."""
+        """The number of commits that compaction removed unread since the query started."""
         return sum(stream.lost for stream in self._streams.values())
 
     def check_members(self, at: FleetOffset) -> None:
@@ -172,7 +172,8 @@ def _named(name: str, sizes: Iterator[Size]) -> Iterator[Size]:
 
 PAUSE_S = 0.05
 VERIFIED_S = 5.0
-"""A stream that finds nothing new looks so often whether its members are still the same stores."""
+"""The pause between two checks of a stream that finds nothing new whether its members are still the
+same stores, in seconds."""
 
 
 class FleetStream(DataSourceStreamReader, AvailableNow):

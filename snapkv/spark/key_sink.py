@@ -52,9 +52,10 @@ KNOWN = (
     "txnVersion",
 )
 NAME_BYTES_MAX = 200
-"""It is part of a key, and so are the names of the store and of a space."""
+"""The most bytes of the name, which is part of a key, as are the names of the store and of a
+space."""
 _OF_SPARK = ("checkpointlocation", "queryname")
-"""Options of `writeStream` that Spark passes on."""
+"""The options of `writeStream` that Spark passes on."""
 CHANGE, VERSION, ORDINAL = "_change_type", "_commit_version", "_change_ordinal"
 OWN = {
     name
@@ -62,7 +63,7 @@ OWN = {
     for name in schema.names
     if name != WHOLE
 }
-"""Columns of the views: they are never a part of a value, so what was read can be written."""
+"""The columns of the views: they are never a part of a value, so what was read can be written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
 
 
 class Size(NamedTuple):
-    """How much of a batch a commit takes."""
+    """The part of a batch that a commit takes."""
 
     mark: Mark
     rows: int
@@ -276,9 +276,10 @@ def _time_of(commit: Size) -> int:
 
 
 IDLE_S = 0.5
-"""How long an idle stream waits for a commit before it answers that nothing is new."""
+"""The time that an idle stream waits for a commit before it answers that nothing is new, in
+seconds."""
 AGAIN_S = 1.0
-"""A stream is idle if Spark asks again so soon."""
+"""The longest pause between two questions of Spark that makes a stream idle, in seconds."""
 PAUSE_MIN_S, PAUSE_MAX_S = 0.005, 0.05
 
 _log = logging.getLogger(__name__)
@@ -466,7 +467,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
     @property
     def lost(self) -> int:
-        """How many commits compaction removed unread since the query started."""
+        """The number of commits that compaction removed unread since the query started."""
         return sum(self._losses.values())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

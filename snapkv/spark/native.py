@@ -35,9 +35,11 @@ BASE = (
 )
 DELTA = f"{BASE}, deleted BOOLEAN, change_ordinal INT"
 FILES_MAX = 32
-"""Spark lists more files than this by a job of its own, which is slow."""
+"""The most files that Spark's own reader takes over: Spark lists more files by a job of its own,
+which is slow."""
 DELTA_SHARE = 20
-"""A base is joined with deltas that have at most this part of its rows; else workers merge."""
+"""The least rows of a base for each row of the deltas that are joined with it; with fewer, workers
+merge."""
 TIMED, ORDINAL = "mod_timestamp", "_change_ordinal"
 
 

@@ -73,7 +73,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "ignoreDeletes": (CHANGES,),
 }
 LATEST = "latest"
-"""A start that is the newest commit: of a stream, or of the log, which then has that row only."""
+"""The start that is the newest commit: of a stream, or of the log, which then has that row only."""
 # Types of the options, except texts, times, and those whose type depends on the view or stream.
 _FLAGS = ("preimages", "failOnDataLoss", "ignoreDeletes")
 _COUNTS = (

@@ -183,17 +183,17 @@ class CommitsTask(Task):
 
 
 PIECE_ROWS = 50_000
-"""Keys of one bounded range; a task reads several, in order."""
+"""The keys of one bounded range; a task reads several, in order."""
 TASK_ROWS = 25_000
-"""Fewer changes than this are not worth a task of their own."""
+"""The least changes that are worth a task of their own."""
 TASK_COMMITS = 2_000
 """The same for commits of a remote engine, which cannot say how much they changed."""
 SAMPLES = 64
-"""Revisions whose changes are counted, to cut commits by rows."""
+"""The revisions whose changes are counted, to cut commits by rows."""
 STRIDE = 27
-"""Odd, so that steps of it reach each of the samples."""
+"""The distance between two samples: odd, so that steps of it reach each of the samples."""
 SAMPLED_ROWS = 20_000
-"""No further revisions are sampled after so many changes."""
+"""The number of changes after which no further revisions are sampled."""
 
 
 def cut_keys(
@@ -290,9 +290,10 @@ def _sample(reader: Reader, span: KeyRange, low: int, high: int) -> tuple[list[i
 
 
 ARCHIVED_TASK_ROWS = 50_000
-"""Fewer archived changes than this are not worth a task of their own."""
+"""The least archived changes that are worth a task of their own."""
 LIVE_ROWS = 5_000
-"""So few changes are read from the live engine if it still has them: an archive may be far away."""
+"""The most changes that are read from the live engine if it still has them: an archive may be far
+away."""
 
 
 def changes_tasks(

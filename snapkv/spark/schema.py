@@ -35,7 +35,7 @@ _VIEWS = {
 MEMBER = "member"
 """The column of a fleet that names the member of each row."""
 _OPTIONAL = ("mod_timestamp",)
-"""Columns that cost more than the rest: only read if they are named."""
+"""The columns that cost more than the rest: only read if they are named."""
 # Types that are a struct of bytes in Arrow, which only Spark can make. PySpark 4.0 has the first.
 _OPAQUE = tuple(
     getattr(T, name)
@@ -108,7 +108,7 @@ def _default_schema(options: ReadOptions) -> T.StructType:
     if options.choice("valueFormat", *FORMATS) not in (BYTES, UTF8) and "value" in names:
         raise errors.MISSING_OPTION(
             "valueFormat=json and msgpack need the option schema, or .schema(...): its fields are "
-            "taken from the value, but for those that are columns of this format"
+            "taken from the value, except for columns of this format"
         )
     unknown = [name for name in names if name not in columns.names]
     if unknown or len(set(names)) < len(names):

@@ -119,7 +119,8 @@ class Times:
 
 
 ARTIFACTS = "SPARK_JOB_ARTIFACT_UUID"
-"""Spark sets it for each Python process: "default", or the session of Connect that it works for."""
+"""The variable that Spark sets for each Python process: "default", or the session of Connect that
+it works for."""
 CLASSIC = "default"
 _OWN = (
     "columns",

@@ -19,11 +19,11 @@ from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 
 PARTITIONS_MAX = 16
-"""One etcd serves all tasks: more than this are not faster."""
+"""The most partitions by default: one etcd serves all tasks, and more are not faster."""
 ENGINE = CONNECTION
 """Options of etcd's engine, with or without underscores."""
 STORAGE = "storage."
-"""Options that begin so are for an archive's object store; the rest is obstore's name."""
+"""The prefix of options for an archive's object store; the rest of the name is obstore's."""
 _SPELLINGS = {spelling: name for name in ENGINE for spelling in (name, name.replace("_", ""))}
 # Keys that Spark adds to the options of CREATE TABLE, which it passes twice: as they are, and with
 # this prefix. When it reads the table it passes no options at all.
@@ -68,7 +68,7 @@ class SourceOptions:
 
     @property
     def partitions(self) -> int:
-        """How many tasks may read at once."""
+        """The most tasks that may read at once."""
         usual = min(2 * (os.cpu_count() or 1), PARTITIONS_MAX)
         return self.count("numPartitions") or usual
 

@@ -25,14 +25,14 @@ BYTES, UTF8, JSON, MSGPACK = "bytes", "utf8", "json", "msgpack"
 FORMATS = (BYTES, UTF8, JSON, MSGPACK)
 FAILFAST, PERMISSIVE = MODES = ("FAILFAST", "PERMISSIVE")
 WHOLE = "value"
-"""A field of this name is the whole value, not a part of it."""
+"""The name of a field that is the whole value, not a part of it."""
 SHOWN_MAX = 80
 
 Convert = Callable[[Any], Any]
 MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
-"""What decoders and Arrow raise for bytes and values that do not fit."""
+"""The errors that decoders and Arrow raise for bytes and values that do not fit."""
 _DIGITS_MAX = 640
-"""Python always converts this many; longer numbers fit only into text."""
+"""The digits that Python always converts; longer numbers fit only into text."""
 _DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -55,7 +55,7 @@ class Stats:
     """The newest timestamp that this process knows."""
     newest_revision: int
     ring_size: int
-    """How many of the newest commits are looked up in memory."""
+    """The number of newest commits that are looked up in memory."""
     ring_slots: int
     watches: int
     """Open watches."""
@@ -64,15 +64,15 @@ class Stats:
     watch_changes: int
     """Changes in them."""
     watch_lag_s: float | None
-    """How old the newest of these commits was when it was returned; None before the first."""
+    """The age of the newest of these commits when it was returned, in seconds; None before it."""
     compactions: int
     """Compactions by this store, also for `retain=`."""
     earliest_timestamp: int | None
     """The oldest time that remained after the newest of them, or that `health` found."""
     failovers: int
-    """How often another endpoint of the cluster answered than before."""
+    """The number of times that another endpoint of the cluster answered than before."""
     restores: int
-    """How often the engine turned out to hold another history, such as a restored backup."""
+    """The number of times that the engine had another history, such as a restored backup."""
     hook_errors: int
     """Calls of hooks that raised."""
 
@@ -118,7 +118,7 @@ def stats(core: StoreWriter) -> Stats:
 
 HEALTH_TIMEOUT_S = 1.0
 SIZES = ("used_bytes", "bytes")
-"""What embedded engines call the size of what they hold."""
+"""The names that embedded engines give to the size of what they hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +134,11 @@ class Health:
     error: str | None
     """Why it did not answer."""
     latency_s: float
-    """How long the probe took."""
+    """The duration of the probe, in seconds."""
     newest_timestamp: int
     """The newest timestamp; without an answer the newest one that this process knows."""
     age_s: float | None
-    """How old that is: the tick lag, where something ticks. None for a store without commits."""
+    """The age of that, in seconds: the tick lag, where something ticks. None without commits."""
     skew_s: float | None
     """By how much the local clock is ahead of the server's; None if that is not known."""
     earliest_timestamp: int | None

@@ -45,7 +45,7 @@ STEP_BYTES = 1 << 20
 _PAIR = 0x92
 _MAPS = range(0x80, 0x90)
 _LENGTH_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
-"""How many bytes of a length follow the first byte of binary data."""
+"""The bytes of a length that follow the first byte of binary data."""
 
 
 Progress = Callable[[int], None]

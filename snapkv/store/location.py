@@ -14,7 +14,7 @@ from snapkv.errors import InvalidOptionError
 
 DEFAULT_NAME = "default"
 TELLTALES = "@?="
-"""Characters next to a secret in the URL of any engine."""
+"""The characters next to a secret in the URL of any engine."""
 
 COMMON_OPTIONS = (
     "name",

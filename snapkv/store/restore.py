@@ -25,7 +25,7 @@ from snapkv.store.store_writer import StoreWriter
 from snapkv.times import When, dated, format_time
 
 TRIES = 8
-"""After so many conflicts with other writers, everything is written, without a guard."""
+"""The number of conflicts with other writers after which everything is written, without a guard."""
 
 
 class RestorePlan(NamedTuple):

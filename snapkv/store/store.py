@@ -533,7 +533,7 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
 
     @property
     def guards_max(self) -> int | None:
-        """How many guards one commit may have here; None: any number."""
+        """The most guards of one commit on this engine; None: any number."""
         core = self._core
         return GroupBuilder(core.engine, core.layout, core.writer).guards_max
 

@@ -80,9 +80,10 @@ class KeyLocks:
 
 RETAIN_CHECK_MS_MAX = 60_000
 RETAIN_BATCHES = 2
-"""Batches of space that one commit may free for `retain=`; later commits free the rest."""
+"""The most batches of space that one commit may free for `retain=`; later commits free the rest."""
 RETAIN_S = 1.0
-"""How long a commit to a remote engine waits for the compaction of `retain=`."""
+"""The longest that a commit to a remote engine waits for the compaction of `retain=`, in
+seconds."""
 
 
 @dataclass(slots=True, eq=False)

@@ -12,9 +12,9 @@ from snapkv.layout import Mark
 from snapkv.timeline.ring import StepFunction
 
 MARKS_MAX = 1 << 18
-"""About 20 bytes each; when there are more, all are dropped."""
+"""The most marks in blocks, of about 20 bytes each; when there are more, all are dropped."""
 RUN_MARKS_MAX = 512
-"""Longer runs are split, so that adding to one copies few marks."""
+"""The most marks of a run. Longer runs are split, so that adding to one copies few marks."""
 
 
 class _Run(NamedTuple):

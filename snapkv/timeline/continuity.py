@@ -35,7 +35,8 @@ GAP_S = 0.03
 """No server can be exchanged in less time: within 30 ms after an answer it is still the same. A
 small one on a memory disk was killed, set back and started in 0.08 s."""
 LOOK_S = 5.0
-"""While a watch brings nothing, it is checked this often whether its stream was opened again."""
+"""The pause between two checks whether the stream of a watch that brings nothing was opened again,
+in seconds."""
 RESTORED = "the engine was restored or replaced under this store"
 
 OnBreak = Callable[[int, Header], None]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 DIFF_REPLAY_COMMITS_MAX = 1_000
-"""With at most so many commits between two moments, `changed` replays their events."""
+"""The most commits between two moments whose events `changed` replays."""
 DIFF_REPLAY_EVENTS_MAX = 1 << 17
 """The same for events: one tick of an observed prefix may stamp any number of them."""
 

@@ -24,12 +24,12 @@ from snapkv.engine.contract import ALL_KEYS_END, KeyValue, Range, RangeResult
 from snapkv.layout import prefix_end
 
 COUNTED_KEYS = 10_000
-"""A range of so many keys is counted in 2.5 ms: less than a second round trip costs."""
+"""The keys of a range that is counted in 2.5 ms: less than a second round trip costs."""
 LISTINGS_MAX = 256
 
 
 class Listings:
-    """How far the pages of some listings reach, and where they begin, by the bounds of the ranges.
+    """The reach of the pages of some listings, and their beginning, by the bounds of the ranges.
 
     What it remembers makes reads cheap, never wrong. Safe for threads.
     """

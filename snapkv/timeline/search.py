@@ -14,13 +14,13 @@ from snapkv.engine.contract import KeyValue
 from snapkv.layout import Mark, stamp_of
 
 READS_MAX = 128
-"""Reads in one transaction, where etcd limits them."""
+"""The most reads in one transaction, where etcd limits them."""
 PROBES_MAX = READS_MAX - 1
 """The most probes of one wide step: one more read is for the witness, see `continuity.py`."""
 NEAR_PROBES_MAX = 64
 """The most probes at consecutive revisions around the guess; the rest are spread evenly."""
 ABOVE_GUESS = 32
-"""A block ends so many revisions above a guess, because guesses err both ways."""
+"""The revisions of a block above a guess, because guesses err both ways."""
 
 TIMESTAMP, REVISION, ORDINAL = range(3)
 """Fields of a `Mark` that can be searched by."""

@@ -28,9 +28,9 @@ from snapkv.timeline.tracker import RESTORES_MAX, Tracker
 from snapkv.times import TIMESTAMP_MAX
 
 SEARCH_MARKS = 256
-"""Reading so many consecutive marks costs about as much as one search."""
+"""The number of consecutive marks that cost about as much to read as one search."""
 COPIED_MAX = 16
-"""Copying so many marks of blocks costs about as much as one lookup in the blocks."""
+"""The number of marks of blocks that cost about as much to copy as one lookup in the blocks."""
 PAGE_MARKS = 4_096
 """The most marks that are in memory at once while consecutive marks are read."""
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Revisions: TypeAlias = NDArray[np.int64]
 
 AHEAD_MAX = 1 << 59
-"""Further above the newest mark (69 years) a number is looked at more closely."""
+"""The distance above the newest mark (69 years) at which a number is looked at more closely."""
 
 
 class TakenPath(threading.local):

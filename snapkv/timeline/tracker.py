@@ -189,7 +189,8 @@ class UnmarkedReads:
 RESTORES_MAX = 3
 """The most restores in a row that one lookup survives."""
 FEED_RETRY_S = 5.0
-"""After the feed failed, lookups search for so long before one of them starts it again."""
+"""The time for which lookups search after the feed failed, before one of them starts it again, in
+seconds."""
 
 
 class Tracker:

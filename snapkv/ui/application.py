@@ -31,13 +31,13 @@ from snapkv.web import FORM, HOST, TOKEN, USER, Listener, Login, Server, protect
 
 THREADS_MAX = 8
 READ_S = 20.0
-"""How long the reads of one page may take together."""
+"""The longest that the reads of one page may take together, in seconds."""
 FIRST, FLEET_FIRST = "/commits", "/members"
 """Other names of the first view, of a store and of a fleet, for its JSON."""
 OF_STORES = ("/step", "/live/events", "/export")
-"""Paths beside the paths of views."""
+"""The paths beside the paths of views."""
 BAR_STATUSES = (400, 404, 410)
-"""Error pages with the time bar: their engine answers."""
+"""The statuses of error pages with the time bar: their engine answers."""
 BAR_FIELDS = ("prefix", "span", "tz", "member", "members")
 ASSETS = {
     "style.css": "text/css; charset=utf-8",

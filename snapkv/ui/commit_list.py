@@ -50,7 +50,7 @@ class CommitSummary:
 
     @property
     def total(self) -> int:
-        """How many keys it changed."""
+        """The number of keys that it changed."""
         return sum(self.counts.values())
 
     @property

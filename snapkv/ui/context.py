@@ -23,7 +23,7 @@ from snapkv.ui.url_state import TIMES, State
 CRUMBS_MAX = 20
 """The most parts of a prefix that a page links to."""
 BUDGET_S = 0.1
-"""How long a page goes on to count or to search for; then it offers to continue."""
+"""The longest that a page counts or searches, in seconds; then it offers to continue."""
 
 
 @dataclass(frozen=True, slots=True)

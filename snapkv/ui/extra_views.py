@@ -25,7 +25,8 @@ from snapkv.times import When
 
 GROUP = "snapkv.ui.views"
 KEPT_S = 2.0
-"""How long the facts of a source, and what a store has to show, are remembered."""
+"""The time for which the facts of a source, and what a store has to show, are remembered, in
+seconds."""
 LOGGER = logging.getLogger(__name__)
 
 

@@ -15,7 +15,8 @@ from snapkv.ui.page_source import Budget, Source
 
 ROWS_MAX = 200
 VALUES_BYTES_MAX = 8 << 20
-"""Values beyond this are left out of a page; each row still has their sizes."""
+"""The most bytes of values in a page; each row still has the sizes of the values that are left
+out."""
 LOOKED_MIN = 1_000
 """The fewest keys that are compared, however slow that is."""
 CHILDREN_MAX = 5_000
@@ -62,12 +63,12 @@ class Differences:
 
     @property
     def total(self) -> int:
-        """How many keys differ, as far as they were counted."""
+        """The number of keys that differ, as far as they were counted."""
         return sum(self.counts.values())
 
     @property
     def elsewhere(self) -> int:
-        """How many of them are below no child that is shown."""
+        """The number of them that are below no child that is shown."""
         return self.total - sum(sum(each.values()) for each in self.children.values())
 
 

@@ -16,7 +16,7 @@ VERSIONS_MAX = 50
 VERSIONS_BYTES_MAX = 16 << 20
 """The most bytes of values that one page of versions reads; the last read may exceed it."""
 READ_AT_FIRST = 16
-"""How many versions are read at first; then twice as many, and so on."""
+"""The number of versions that are read at first; then twice as many, and so on."""
 
 
 @dataclass(frozen=True, slots=True)

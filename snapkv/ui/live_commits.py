@@ -35,10 +35,11 @@ KEYS_KEPT_MAX = 200_000
 NOT_KEPT = "commits in between are not kept here: open the list of commits"
 LOOK_S = 0.5
 PROBE_S = 2.0
-"""After so long without a commit the engine is asked whether it still answers, for as long."""
+"""The time without a commit after which the engine is asked whether it still answers, and the
+longest wait for that answer, in seconds."""
 RETRY_S = 2.0
 LINGER_S = 30.0
-"""The watch goes on so long after its last follower has left."""
+"""The time for which the watch continues after its last follower has left, in seconds."""
 
 
 class Touch(NamedTuple):
@@ -301,7 +302,8 @@ def as_fields(event: LiveEvent) -> dict[str, object]:
 
 FOLLOWERS_MAX = 200
 BEAT_S = 15.0
-"""After so long without an event, a comment is sent: it finds connections that ended."""
+"""The time without an event after which a comment is sent, in seconds: it finds connections that
+ended."""
 RETRY_MS = 2_000
 
 

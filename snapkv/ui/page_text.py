@@ -129,7 +129,7 @@ def duration_text(ms: int | None) -> str:
 
 
 class LongTexts:
-    """How many bytes of JSON the long texts and values of one answer may still take."""
+    """The bytes of JSON that the long texts and values of one answer may still take."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max

@@ -24,7 +24,7 @@ from snapkv.ui.url_state import State
 PAGE_BYTES_MAX = 2 << 20
 """The most bytes of a page, or of its JSON; of all answers but downloads and events."""
 SHARES = tuple(4**n for n in range(7))
-"""What the limits of a page are divided by, one after the other, until it is small enough."""
+"""The divisors of a page's limits, one after the other, until the page is small enough."""
 STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
     (errors.KeyNotFoundError, 404),
     (errors.CompactedError, 410),

@@ -20,7 +20,7 @@ CONTEXT_LINES = 3
 SIDES_COLUMNS = 160
 PREVIEW_CHARS = 90
 DECODED_BYTES_MAX = 2 << 20
-"""Larger values are not decoded for a page."""
+"""The size of the largest value that is decoded for a page."""
 BLAMED_BYTES_MAX = 256 << 10
 """The largest value that a page shows blame of, in bytes."""
 MARKS = {"added": "add", "removed": "del", "meta": "hunk"}

@@ -31,9 +31,10 @@ BLAMED_VERSIONS_BYTES_MAX = 2 << 20
 """The most bytes of versions that a page compares for blame."""
 BLAMED_LINES_MAX = 2_000
 SEEKING = 10.0
-"""A level of the tree may take so many times what counting may: each folder is a round trip."""
+"""The time that a level of the tree may take, in times of what counting may: each folder is a round
+trip."""
 STEP_DROPS = ("to", "of", "after", "older", "follow")
-"""What a step leaves out of the URL."""
+"""The fields of the URL that a step leaves out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 
 SHARED = ("at", "from", "span", "prefix", "tz", "follow", "member", "members")
-"""What a link from one view to another keeps."""
+"""The fields that a link from one view to another keeps."""
 OF_MEMBER = ("member", "a", "b", "after", "older", "start", "follow", "look", "limit")
-"""What a link to another member of a fleet leaves out."""
+"""The fields that a link to another member of a fleet leaves out."""
 TIMES = ("at", "from")
 FIELDS_MAX = 40
 QUERY_BYTES_MAX = 20_000

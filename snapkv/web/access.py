@@ -20,9 +20,10 @@ from snapkv.web.login import Cookies
 ErrorAnswer: TypeAlias = Callable[[int, str, Mapping[str, str]], ASGIApp]
 """Makes the answer for a status, a reason, and headers."""
 USER = "snapkv.user"
-"""Where a scope has the user and how the request proves the login: `basic`, `cookie` or None."""
+"""The name in a scope of the user and how the request proves the login: `basic`, `cookie` or
+None."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing."""
+"""The methods that change nothing."""
 REQUIRED = "Authentication required."
 WRONG = "Name or password is incorrect."
 ELSEWHERE = "A page of another origin may not use the login of this browser."

@@ -19,19 +19,19 @@ class ClientLimits:
     """Limits of clients; each name ends with its unit, or is a count."""
 
     head_s: float = 20.0
-    """How long a client may take to send the head of a request."""
+    """The longest that a client may take to send the head of a request."""
     unread_s: float = 60.0
-    """How long a client may read nothing of an answer."""
+    """The longest that a client may read nothing of an answer."""
     connections: int = 4_000
     """Clients at once; one more is answered 503."""
     stop_s: float = 5.0
-    """How long clients may take to receive the end of their answers when the server stops."""
+    """The longest that clients may take to receive the end of answers when the server stops."""
 
 
 HEAD_BYTES_MAX = 64 << 10
 """The largest head, and the largest framing around pieces of a body; one read may exceed it."""
 QUEUED_MAX = 64
-"""Requests that may wait on one connection for the answer to the one before."""
+"""The most requests that may wait on one connection for the answer to the one before."""
 
 
 class HttpConnection(HttpToolsProtocol):

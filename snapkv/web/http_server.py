@@ -121,7 +121,8 @@ def _bound(host: str, port: int) -> socket.socket:
 
 KEEP_ALIVE_S = 60
 CANCEL_S = 1.0
-"""How long answers may take to end after the server hung up on their clients."""
+"""The longest that answers may take to end after the server hung up on their clients, in
+seconds."""
 
 
 class Server(uvicorn.Server):

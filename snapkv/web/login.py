@@ -21,7 +21,7 @@ from snapkv.errors import InvalidOptionError
 COOKIE = "snapkv"
 """The name of a cookie, unless the server has another name for it."""
 VALID_S = 600
-"""How long a cookie is valid. Use renews it."""
+"""The time for which a cookie is valid, in seconds. Use renews it."""
 _MAC_BYTES = 32
 
 

@@ -26,7 +26,8 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-"""A page uses files of this server only: no inline scripts and styles, no other site, no frame."""
+"""The policy of a page: files of this server only, no inline scripts and styles, no other site, no
+frame."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -37,16 +38,17 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",  # pages show values, which may be secrets
 }
 VALID_S = 12 * 3_600
-"""How long the cookie of a page is valid: a page that stays open has no use that renews it."""
+"""The time for which the cookie of a page is valid, in seconds: a page that stays open has no use
+that renews it."""
 TOKEN = "snapkv.token"  # noqa: S105
-"""Where a scope has the token, for the forms of a page."""
+"""The name in a scope of the token, for the forms of a page."""
 FORM = "snapkv.form"
-"""Where the scope of a POST with a form has its fields, one value each."""
+"""The name in the scope of a POST of the fields of its form, one value each."""
 TOKEN_FIELD, TOKEN_HEADER = "token", "X-Snapkv-Token"
 FORM_BYTES_MAX = 64 << 10
 FIELDS_MAX = 1_000
 FORM_S = 20.0
-"""How long a client may take to send a form."""
+"""The longest that a client may take to send a form, in seconds."""
 FORM_TYPE = "application/x-www-form-urlencoded"
 FOREIGN = "A page of another origin may not send this."
 STALE = "This form is not from a page of the running server: reload the page, and send it again."

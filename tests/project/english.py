@@ -97,7 +97,7 @@ def found_phrases(*roots: str) -> Iterator[Found]:
 
 
 QUESTION = re.compile(r"(?:What|How|Why|Who|Which|Whether|When|Where)\b")
-QUANTITY = re.compile(r"So (?:many|much|long|often)\b")
+QUANTITY = re.compile(r"(?:So|How) (?:many|much|long|often)\b")
 
 
 def found_docstrings(pattern: re.Pattern[str], kind: type[ast.AST], *roots: str) -> list[str]:

@@ -18,7 +18,7 @@ from tests.project.english import (
 
 pytestmark = pytest.mark.xdist_group("sources")  # parsed once
 
-LEFT = Counter({"those (?:of|that|who|which)": 4, "whoever|whomever|nobody|somebody|everybody": 1})
+LEFT = Counter({"those (?:of|that|who|which)": 2, "whoever|whomever|nobody|somebody|everybody": 1})
 """The number of each phrase that is left; lower it when you rewrite some."""
 
 TEXTS = [
@@ -41,8 +41,9 @@ def test_phrases_of_the_list_become_fewer() -> None:
 
 
 def test_a_constant_says_what_it_counts() -> None:
-    """Not "So many keys are shown" but "The most keys that are shown"."""
-    assert not found_docstrings(QUANTITY, ast.Expr, "snapkv", "cdcmeta", "benchmarks", "tools")
+    """Not "So many keys are shown", nor "How many are shown": "The most keys that are shown"."""
+    found = found_docstrings(QUANTITY, ast.Expr, "snapkv", "cdcmeta", "benchmarks", "tools")
+    assert not [each for each in found if not each.endswith("?")]  # the title of a benchmark
 
 
 def test_the_title_of_a_module_is_a_noun_phrase() -> None:
@@ -52,7 +53,12 @@ def test_the_title_of_a_module_is_a_noun_phrase() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "text"),
-    [(QUANTITY, "So many are kept."), (QUESTION, "What a page shows."), (QUESTION, "Where it is.")],
+    [
+        (QUANTITY, "So many are kept."),
+        (QUANTITY, "How long it waits."),
+        (QUESTION, "What a page shows."),
+        (QUESTION, "Where it is."),
+    ],
 )
 def test_titles_and_constants_are_found(pattern: re.Pattern[str], text: str) -> None:
     assert pattern.match(text)

@@ -10,14 +10,14 @@ from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, stoppi
 from cdcmeta.scheduler.core.states import Role, SetState, Token
 
 DOUBLINGS_MAX = 40
-"""More make no difference: the wait is bounded."""
+"""The most doublings of a wait; more make no difference, because the wait is bounded."""
 
 
 class Failure(NamedTuple):
     """A table that ended without a request."""
 
     times: int
-    """How often in a row, without progress in between."""
+    """The number of failures in a row, without progress in between."""
     captures: tuple[str, ...]
     """The captures on which it failed, the latest last."""
     checkpoint: int
@@ -34,7 +34,7 @@ class FailingCapture(NamedTuple):
     table: str
     """The table that failed last."""
     times: int
-    """How often another table failed than the time before."""
+    """The number of times that another table failed than the time before."""
     until: int
     """Until then tables are placed on other captures, if there are any."""
 
@@ -217,7 +217,7 @@ class Deadlines:
 
 
 LOST_MAX = 8
-"""How often a preparation is repeated on a capture that reports the table as absent."""
+"""The most repetitions of a preparation on a capture that reports the table as absent."""
 
 
 class PendingPrepare(NamedTuple):
@@ -229,7 +229,7 @@ class PendingPrepare(NamedTuple):
     since: int
     """When the first request was sent."""
     times: int
-    """How many requests were sent."""
+    """The number of requests that were sent."""
 
     @property
     def is_lost(self) -> bool:

@@ -14,7 +14,8 @@ from cdcmeta.errors import InvalidArgumentError
 INTEGER_MAX = (1 << 63) - 1
 """The largest timestamp or revision in messages and in stores."""
 MESSAGES_PER_TABLE_MAX = 1
-"""Requests about one table that a capture gets in a tick, and answers that it gives."""
+"""The most requests about one table that a capture gets in a tick, and the most answers that it
+gives."""
 
 
 @dataclass(frozen=True)

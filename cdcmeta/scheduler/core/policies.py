@@ -27,8 +27,8 @@ from cdcmeta.scheduler.core.states import (
 )
 
 TOLERANCE = 0.1
-"""Unequal weights are tolerated while the heaviest and the lightest load differ by less than this
-share of the mean: weights are measurements, and a move has a cost."""
+"""The largest difference between the heaviest and the lightest load, as a share of the mean, that
+is left alone: weights are measurements, and a move has a cost."""
 
 
 class Load(NamedTuple):

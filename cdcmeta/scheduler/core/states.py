@@ -41,7 +41,7 @@ class Role(_State):
 
 
 class TableState(_State):
-    """How far a table is on a capture; a pipeline goes through them in this order."""
+    """The state of a table on a capture; a pipeline goes through these in this order."""
 
     ABSENT = 1
     PREPARING = 2
@@ -76,7 +76,7 @@ NO_TOKEN = Token(0, 0)
 
 
 class Progress(NamedTuple):
-    """How far a table is replicated; timestamps in microseconds, 0 for unknown."""
+    """The progress of a table; timestamps in microseconds, 0 for unknown."""
 
     checkpoint: int = 0
     """Every change before it is downstream."""
@@ -111,7 +111,7 @@ class Rest(NamedTuple):
     progress: Progress
     """Each of them is at least here."""
     size: int
-    """How many they are."""
+    """The number of these tables."""
     digest: int
     """Of their names and tokens."""
 

@@ -23,7 +23,8 @@ log = logging.getLogger("cdcmeta.scheduler")
 THREADS = 4
 THREADS_MAX = 64
 HUNG_S = 2.0
-"""A call that lasts longer does not count as one of `THREADS`: another thread takes its place."""
+"""The longest call that counts as one of `THREADS`, in seconds; another thread takes the place of a
+longer one."""
 RETRY_S = 2.0
 """The pause before a store or a sink that could not be opened is opened again."""
 MAY_NOT_WRITE_S = 0.1

@@ -103,7 +103,7 @@ class TableSource:
 
 
 NAME_IN_URL = "*"
-"""What a sink's URL has for the name of a database."""
+"""The placeholder in a sink's URL of the name of a database."""
 
 
 class Origin(NamedTuple):

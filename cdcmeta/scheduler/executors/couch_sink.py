@@ -138,13 +138,14 @@ def _page_of(rows: list[Any]) -> tuple[list[str], str, int]:
 
 
 WRITE_S = 3.0
-"""How long a call of a writer may take, in seconds."""
+"""The longest that a call of a writer may take, in seconds."""
 BATCH_BYTES, BATCH_DOCS = 4 << 20, 500
 """What one request has at most, but for one document."""
 HEADS_MAX = 10_000
-"""How many keys' newest revisions a writer remembers."""
+"""The most keys whose newest revisions a writer remembers."""
 DEPTH_MAX = 90
-"""JSON that is nested deeper is a text: servers limit the depth of documents."""
+"""The depth of the deepest JSON that becomes part of a document; a deeper one is a text, because
+servers limit the depth."""
 TRIES = 5
 
 

@@ -33,7 +33,7 @@ NOWHERE = -1
 SLICE_S = 1.0
 """The longest that tables that are behind are fetched before another has its turn, in seconds."""
 LASTING = (StoreClosedError, StoreRestoredError, StoreRecreatedError)
-"""Errors that do not pass: all tables end, also tables that come later."""
+"""The errors that do not pass: all tables end, also tables that come later."""
 
 
 class FeedReader:

@@ -33,7 +33,7 @@ from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16
 HEAD = b'{"checkpoint": '
-"""How each file begins, and each line with a checkpoint."""
+"""The beginning of each file, and of each line with a checkpoint."""
 SUFFIX = ".jsonl"
 NAME_BYTES_MAX = 240
 

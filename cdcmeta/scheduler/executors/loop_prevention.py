@@ -35,7 +35,7 @@ PLACES_MAX = 100
 STORE_ID_DIGITS = 16
 
 RECORDS = "changefeed/"
-"""What begins the names of the spaces in which changefeeds keep their records of a store."""
+"""The prefix of the names of the spaces in which changefeeds keep their records of a store."""
 
 Route: TypeAlias = tuple[str, ...]
 

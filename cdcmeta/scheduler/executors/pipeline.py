@@ -25,14 +25,14 @@ from snapkv.base.waiting import monotonic
 QUEUE_COMMITS, QUEUE_BYTES = 2_000, 4 << 20
 """What waits in the queue of a table at most, but for one commit."""
 ALL_QUEUES_BYTES = 256 << 20
-"""What waits in the queues of all tables of a changefeed on one capture, about."""
+"""The most bytes, about, that wait in the queues of all tables of a changefeed on one capture."""
 WRITE_COMMITS, WRITE_BYTES = 256, 1 << 20
 """What is written at once, at most, but for one commit."""
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 TRIES = 6
 """The most attempts of a write before the table is returned to the owner."""
 GONE = (CompactedError, LogTrimmedError)
-"""Errors of commits that a source has no more."""
+"""The errors of commits that a source does not have any more."""
 
 
 def size_of(change: Change[str]) -> int:

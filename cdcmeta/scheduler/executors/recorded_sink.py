@@ -86,12 +86,13 @@ _TOKEN = struct.Struct(">QQ")
 
 FOLDER, DIGITS = "_assignment", 20
 FIRST_REVISION = 1
-"""Where a place begins: before each commit of a source."""
+"""The revision at which a place begins: before each commit of a source."""
 PAUSE_S = 0.25
-"""Two small writes of a table are so far apart, while more commits wait in its queue."""
+"""The least time between two small writes of a table while more commits wait in its queue, in
+seconds."""
 SMALL_COMMITS = 64
 TEND_WRITES = 8
-"""After so many writes, their files are merged."""
+"""The number of writes after which their files are merged."""
 
 
 def recorded_sink(url: str, name: str, changefeed: str, source: SnapshotKV) -> TableSink:

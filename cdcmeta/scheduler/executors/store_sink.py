@@ -62,7 +62,7 @@ from snapkv import (
 from snapkv.base.waiting import monotonic
 
 WRITE_S = 3.0
-"""How long a call may take, in seconds."""
+"""The longest that a call may take, in seconds."""
 PAGE_KEYS = 100
 """The most keys that one read of commits looks up."""
 

@@ -41,7 +41,7 @@ class Cluster(NamedTuple):
     Not before the election, nor before the changefeed's last restart, and never less than before.
     """
     barrier: Barrier = NO_BARRIER
-    """How far tables may be replicated."""
+    """The timestamp up to which tables may be replicated."""
     floors: Mapping[str, int] = NO_FLOORS
     """The start of each table that has a checkpoint of its own, below the stored checkpoint."""
 

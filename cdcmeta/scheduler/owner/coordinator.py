@@ -113,7 +113,7 @@ class _Sent(NamedTuple):
     kind: str
     at: int
     pause_us: int
-    """How long it is not repeated."""
+    """The pause before it is repeated."""
 
 
 class Outbox:
@@ -170,11 +170,12 @@ def _kind(send: Send) -> str:
 # --- coordinator ---
 
 LOOKS_MIN = 4
-"""How often at least a capture is asked before it counts as mute."""
+"""The least number of times that a capture is asked before it counts as mute."""
 QUIET_ROUNDS = 5
-"""After so many equal answers without news, a capture is asked only in each so many rounds."""
+"""The number of equal answers without news after which a capture is asked only in one of so many
+rounds."""
 DRAIN_NOT_READY = 1
-"""What `drain` returns before the captures have synced: ask again."""
+"""The answer of `drain` before the captures have synced: ask again."""
 
 
 class Tick(NamedTuple):
@@ -187,7 +188,7 @@ class Tick(NamedTuple):
     messages: list[Envelope]
     """For each capture at most a heartbeat or an announcement, and a request for each table."""
     watermarks: Watermarks
-    """How far the changefeed is; `CANNOT_PROCEED`: keep the stored one."""
+    """The progress of the changefeed; `CANNOT_PROCEED`: keep the stored one."""
     evict: list[tuple[str, int]]
     """Captures (name, epoch) whose registration the caller deletes.
 
@@ -244,7 +245,7 @@ class Coordinator:
         self.progress = ReportedProgress()
         self._desired = DesiredTables()
         self.refused: Counter[MessageVerdict] = Counter()
-        """How many messages were rejected, by reason."""
+        """The number of rejected messages, by reason."""
         self._found: dict[str, tuple[TableStatus, ...]] = {}
         self._seen: Cluster | None = None
         self._waited = 0

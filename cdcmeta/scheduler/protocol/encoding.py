@@ -44,7 +44,7 @@ from cdcmeta.scheduler.protocol.messages import (
 VERSION = 1
 MESSAGE_BYTES_MAX = 64 << 20
 SHOWN_MAX = 60
-"""How many characters of a value an error message shows."""
+"""The most characters of a value that an error message shows."""
 
 _Made = TypeVar("_Made", bound=tuple[Any, ...])
 _STATES = {state.value: state for state in TableState}

@@ -15,7 +15,7 @@ from cdcmeta.scheduler.core.states import Request, Rest, TableStatus, Token
 
 
 class Barrier(NamedTuple):
-    """How far tables may be replicated; timestamps in microseconds, 0 for no bound."""
+    """The bounds of replication of tables; timestamps in microseconds, 0 for no bound."""
 
     everywhere: int = 0
     """No table may go beyond it."""

@@ -35,7 +35,8 @@ MARGIN_SHARE = 1 / 3
 WRITE_SHARE = 0.8
 """... and a write to a store ends after this share of that."""
 END_S = 0.2
-"""A call that lasts until so long before the session's end ends the process."""
+"""The time before the session's end at which a call that still lasts ends the process, in
+seconds."""
 STAND_BACK_S = 30.0
 """The time for which an owner that could write nothing does not lead again, in seconds."""
 LOOK_S = 0.05

@@ -29,7 +29,7 @@ from snapkv.model import Guard
 
 CHANGEABLE = ("sink", "prefixes", "databases", "state")
 NAMED_MAX = 10
-"""How many tables an error names."""
+"""The most tables that an error names."""
 
 
 class Changefeeds:
@@ -319,7 +319,7 @@ GONE = "its capture is gone, and no other one has it yet"
 
 
 class Problems(NamedTuple):
-    """How much is wrong with a changefeed."""
+    """The severity of what is wrong with a changefeed."""
 
     tables: int
     captures: int

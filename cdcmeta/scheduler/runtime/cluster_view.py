@@ -30,7 +30,7 @@ from snapkv.errors import CorruptStoreError
 log = logging.getLogger("cdcmeta.scheduler")
 
 LOOK_S = 0.5
-"""How often sessions and the leader are read."""
+"""The pause between two reads of the sessions and the leader, in seconds."""
 WAIT_S = 0.1
 RETRY_S = 0.5
 TIMEOUT_S = 5.0

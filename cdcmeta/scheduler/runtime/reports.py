@@ -21,9 +21,9 @@ from snapkv.base.waiting import monotonic
 from snapkv.errors import CorruptStoreError
 
 HALF_LIFE_S = 30.0
-"""What a second of load counts for is halved after this time."""
+"""The time after which a second of load counts for half, in seconds."""
 LEAST_ROWS = 0.01
-"""Slower tables count as idle."""
+"""The least rows a second of a table that does not count as idle."""
 
 
 class Rate(NamedTuple):
@@ -91,15 +91,15 @@ class Rates:
 
 
 LOOK_S = 5.0
-"""Seconds between two looks at rates and delays."""
+"""The pause between two looks at rates and delays, in seconds."""
 LATE_S = 10.0
-"""A table that is late by so many seconds is reported."""
+"""The least delay of a table that is reported, in seconds."""
 TABLES_MAX = 200
-"""How many rates, delays and problems a report has: the first ones."""
+"""The most rates, delays and problems of a report: the first ones."""
 TEXT_MAX = 500
-"""How many characters of an error a report has."""
+"""The most characters of an error that a report has."""
 STEP = 1.5
-"""A table's weight changes if its rate has grown or shrunk by this factor."""
+"""The factor by which a table's rate grows or shrinks before its weight changes."""
 
 
 class FeedReport(NamedTuple):
@@ -112,7 +112,7 @@ class FeedReport(NamedTuple):
     rates: Mapping[str, Rate]
     delays: Mapping[str, Delay]
     failing: int = 0
-    """How many tables have problems: `problems` has the first of them."""
+    """The number of tables with problems: `problems` has the first of them."""
     rest: Rate = Rate(0.0, 0.0)
     """What the busy tables write together that are not in `rates`."""
 
@@ -222,7 +222,7 @@ class Scheduled(NamedTuple):
     """A changefeed under an owner."""
 
     states: Mapping[str, int]
-    """How many tables are in each state: absent, prepare, commit, replicating, removing."""
+    """The number of tables in each state: absent, prepare, commit, replicating, removing."""
     checkpoint: int
     """The timestamp up to which all tables are replicated; 0 while it is not known."""
     resolved: int

@@ -188,9 +188,9 @@ _PLACES = {
     "memory": (r".*", "any name"),
     "archive": (rf"(?!.*://)/*[^/\0][^\0]*|{_BUCKET}", "the path of a folder, or s3://BUCKET/PATH"),
 }
-"""What follows a scheme of snapkv, which checks more when it opens a store."""
+"""The form of what follows a scheme of snapkv, which checks more when it opens a store."""
 _SECRETS = "@?="
-"""Characters beside which a URL of another program may have a password."""
+"""The characters beside which a URL of another program may have a password."""
 
 
 def check_source(url: str) -> None:

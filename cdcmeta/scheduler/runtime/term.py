@@ -136,11 +136,12 @@ class OwnerWrites:
 
 GRACE_S = 1.0
 JOINED_US = 5_000_000
-"""Microseconds from the last capture that joined to the check of the balance: more may follow."""
+"""The microseconds from the last capture that joined to the check of the balance: more may
+follow."""
 WEIGH_US = 30_000_000
-"""Microseconds between two looks at the rates of tables."""
+"""The microseconds between two looks at the rates of tables."""
 STORE_US = 500_000
-"""Microseconds between two stored checkpoints of a changefeed."""
+"""The microseconds between two stored checkpoints of a changefeed."""
 
 
 class _Gone(NamedTuple):
@@ -180,7 +181,7 @@ class Term:
         self._evicted_until: dict[bytes, int] = {}
         self._done: set[bytes] = set()
         self._issued: dict[str, int] = {}
-        """How many tokens changefeeds had that were ended: later ones are larger in sinks."""
+        """The number of tokens of ended changefeeds: later ones are larger in sinks."""
         self._weighed_at = 0
         self._joined_at: int | None = None
         self.wants_to_resign = False

@@ -59,18 +59,19 @@ WAITING_BYTES_MAX = encoding.MESSAGE_BYTES_MAX + (16 << 20)
 ARRIVED_BYTES_MAX = 128 << 20
 """The most bytes that wait to be received."""
 CALL_BYTES = 8 << 20
-"""A call carries so much at most, or one message."""
+"""The most bytes of a call, which carries one larger message alone."""
 CALL_S = 5.0
 UNUSED_S = 60.0
-"""A connection that was not used for so long is closed."""
+"""The time without use after which a connection is closed, in seconds."""
 TIDY_S = 1.0
-"""How often unused connections are looked for."""
+"""The pause between two searches for unused connections, in seconds."""
 PEERS_MAX = 500
 """The most open connections; failing connections are closed first, then the least used."""
 FORK_WAIT_S = 1.0
-"""How long a fork waits for calls under way: a fork during one was seen to crash the child."""
+"""The longest that a fork waits for calls under way, in seconds: a fork during a call can crash the
+child."""
 FORK_SETTLE_S = 0.01
-"""How long gRPC's own threads get after the last call before a fork."""
+"""The time that gRPC's own threads get after the last call before a fork, in seconds."""
 THREADS = 4
 CALLS_MAX = 256
 """The most calls of other captures that run or wait at once; more are rejected."""
@@ -252,7 +253,7 @@ class GrpcPost:
         self._tidied_at = monotonic()
         self._closed = self._pauses = False
         self.refused = 0
-        """How many calls and messages were not understood."""
+        """The number of calls and messages that were not understood."""
         self._pool = _Pool(THREADS, thread_name_prefix="cdcmeta-post")
         self._server = grpc.server(
             self._pool, options=_SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX

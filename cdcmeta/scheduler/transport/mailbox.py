@@ -58,9 +58,9 @@ class Waiting(Generic[T]):
         self._requests = deque[tuple[int, T, int]]()
         self._heartbeats: dict[Hashable, tuple[int, T, int]] = {}
         self.bytes = 0
-        """How many bytes wait."""
+        """The bytes that wait."""
         self.dropped = 0
-        """How many messages were dropped, those not counted that newer ones replaced."""
+        """The number of dropped messages, without the ones that newer messages replaced."""
 
     def __len__(self) -> int:
         return len(self._requests) + len(self._heartbeats)

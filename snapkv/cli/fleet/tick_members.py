@@ -18,9 +18,10 @@ from snapkv.errors import NAMED_MAX
 from snapkv.fleet.tick_rounds import TICK_TIMEOUT_S, Round
 
 ROUND_S_MIN = 0.5
-"""A round may take so long, however short the period is."""
+"""The least time that a round may take, however short the period is, in seconds."""
 REFUSED_ROUNDS = 3
-"""A member that refuses so many rounds in a row is named: one alone means nothing."""
+"""The number of rounds in a row that a member rejects before it is named: one alone means
+nothing."""
 
 
 @takes("writer", "raw", store=False)
@@ -118,7 +119,7 @@ class Rounds:
     newest: Round | None = None
     widest_s: float = 0.0
     failed: dict[str, int] = field(default_factory=dict)
-    """How many rounds in a row have failed, by member."""
+    """The number of rounds in a row that have failed, by member."""
     refused: dict[str, int] = field(default_factory=dict)
 
     def add(self, done: Round, *, ends: bool = False) -> None:

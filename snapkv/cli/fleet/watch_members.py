@@ -39,9 +39,10 @@ from snapkv.model import Change, Changes
 from snapkv.reading.log import values_before
 
 LOOK_S = 0.25
-"""How often a watch looks whether a signal has ended it."""
+"""The longest that a watch waits before it checks whether a signal has ended it, in seconds."""
 HELD_BACK_S = 5.0
-"""After so long without an item, the members are named for which changes wait."""
+"""The time without an item, in seconds, after which the members are named for which changes
+wait."""
 
 
 @takes("raw", store=False)

@@ -34,7 +34,8 @@ TREE_PREFIX = b"tree/"
 PATH_BYTES_MAX = KEY_BYTES_MAX - len(Layout("default").space(SPACE).prefix + TREE_PREFIX)
 OID_SHOWN = 8
 OVERHEAD_BYTES = 1_280
-"""What a path takes of a request at most beside its content: two keys, tree line, framing."""
+"""The most bytes that a path takes of a request beside its content: two keys, tree line,
+framing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class GitTimeline:
     oids: list[bytes]
     times_ms: list[int]
     moved: int
-    """How many commits were dated before their parent."""
+    """The number of commits that were dated before their parent."""
 
     @classmethod
     def of(cls, clone: Clone) -> GitTimeline:

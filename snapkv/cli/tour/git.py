@@ -27,7 +27,8 @@ from snapkv.errors import CommitTooLargeError
 
 READ_BYTES = 1 << 20
 BATCH_OBJECTS_MAX = 256
-"""Requests sent to `git cat-file --batch` ahead of reading: they must fit into a pipe's 64 KiB."""
+"""The most requests sent to `git cat-file --batch` ahead of reading: they must fit into a pipe's 64
+KiB."""
 
 SUBMODULE_MODE = b"160000"
 ABSENT_MODE = b"000000"
@@ -36,7 +37,7 @@ _OF_A_HOOK = re.compile(
     "GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|"
     "NAMESPACE|PREFIX|LITERAL_PATHSPECS)"
 )
-"""Variables that a hook has for its own clone; we were given a path."""
+"""The variables that a hook has for its own clone; the tour gets a path instead."""
 
 
 class TourError(CommandError):

@@ -23,7 +23,8 @@ SPACE = "git"
 COMMIT_KEY = b"commit"
 REQUEST_BYTES_MAX = 64 << 20
 ETCD_REQUEST_BYTES_MAX = 3 << 19
-"""What a server takes unless it was started with another --max-request-bytes."""
+"""The most bytes of a request that a server takes, unless it was started with another
+--max-request-bytes."""
 ETCD_NAME = "tour"
 REMOVE_TIMEOUT_S = 10.0
 ELSEWHERE = "Name a folder that is new or holds an earlier tour, or an etcd: --store DIR"

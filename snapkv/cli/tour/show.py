@@ -28,7 +28,7 @@ from snapkv.model import Entry
 from snapkv.times import format_time
 
 PLAIN_WIDTH = 100
-"""Columns of a line without a terminal."""
+"""The columns of a line without a terminal."""
 NAMES_SHOWN = 3
 MISMATCHES_SHOWN = 10
 QUESTIONS = 6

@@ -99,18 +99,20 @@ Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
 READ_TIMEOUT_S = 12.0
-"""How long a call that may be repeated is tried, without a timeout of the caller."""
+"""The longest that a call that may be repeated is tried, without a timeout of the caller, in
+seconds."""
 TRY_S = 4.0
-"""How long one endpoint may take to answer before the next one is asked."""
+"""The longest that one endpoint may take to answer before the next one is asked, in seconds."""
 TRY_S_MIN = 0.5
 READ_TRY_S_MIN = 0.1
-"""The same when little time is left; shorter than for a write, because a read is repeated."""
+"""The least time for one endpoint when little time is left; less than for a write, because a read
+is repeated."""
 VERSION_S = 1.0
 NO_ANSWER = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"))
 RETRY_S_MIN = 0.01
 RETRY_S_MAX = 0.5
 RENEWALS_MAX = 4
-"""New tokens for one call: its rights may change several times while it runs."""
+"""The most new tokens for one call: its rights may change several times while it runs."""
 
 
 class ClusterClient:

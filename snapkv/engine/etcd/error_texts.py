@@ -59,7 +59,8 @@ TRY_ELSEWHERE = (
     "etcdserver: rpc not supported for learner",
     "etcdserver: too many requests",
 )
-"""Rejected before it was proposed: it may be sent again, to another member or a little later."""
+"""The texts of requests that a server rejects before it proposes them: they may be sent again, to
+another member or a little later."""
 
 NO_SPACE = "etcdserver: mvcc: database space exceeded"
 CORRUPT = "etcdserver: corrupt cluster"
@@ -73,7 +74,7 @@ NOT_SERIALIZABLE = "serializable is not implemented"
 """kine's answer to a read that any member may answer; it answers the same read without that."""
 
 NOT_HTTP2 = "Failed parsing HTTP/2"
-"""What gRPC says of a server that speaks another protocol, such as HTTP/1 or TLS."""
+"""The text of gRPC for a server that speaks another protocol, such as HTTP/1 or TLS."""
 
 _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
     NO_SPACE: lambda text, size: NoSpaceError(
@@ -116,11 +117,12 @@ that is etcd's code, too, for a proposal that raft has dropped.
 """
 
 OVERSIZED_BY_GRPC = "received message larger than max"
-"""From the server's gRPC, of a request that etcd never saw; from the client's, of an answer."""
+"""The text of the server's gRPC for a request that etcd never saw, and of the client's for an
+answer."""
 
 
 DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate")
-"""gRPC's texts for a certificate of an unknown authority, or for another host."""
+"""The texts of gRPC for a certificate of an unknown authority, or for another host."""
 
 
 class OversizedAnswerError(EngineUnavailableError):

@@ -14,7 +14,8 @@ from snapkv.engine.etcd.server import ServerClock
 from snapkv.errors import EngineUnavailableError, InvalidTypeError
 
 ANSWER_BYTES = 1 << 20
-"""Pages of scans on a channel that may take no more than 4 MiB, which is gRPC's default."""
+"""The bytes of a page of a scan on a channel that may take no more than 4 MiB, which is gRPC's
+default."""
 
 
 class Etcd3Endpoint(Endpoint):

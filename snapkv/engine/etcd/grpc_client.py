@@ -39,10 +39,10 @@ KEEPALIVE_MS = 10_000
 RECONNECT_MS_MIN = 50
 RECONNECT_MS_MAX = 1_000
 CONNECT_MS_MAX = 2_000
-"""How long connecting may take: several exchanges over a slow network."""
+"""The longest that connecting may take, in milliseconds: several exchanges over a slow network."""
 
 CLOSE_S = 2.0
-"""How long a channel may take to end its calls."""
+"""The longest that a channel may take to end its calls, in seconds."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_retries", 0),

@@ -15,7 +15,8 @@ ALONE_MAX = 8
 """The most requests that are sent at once; further reads wait and share one."""
 BATCH_MAX = 100
 KEY_BYTES_MAX = 4_096
-"""A longer key is read alone, so that a batch fits into a request."""
+"""The size of the longest key that shares a request; a longer one is read alone, so that a batch
+fits into a request."""
 
 
 class _Batch:

@@ -27,13 +27,13 @@ Ask = Callable[[Sequence[Range]], list[RangeResult]]
 """Answers ranges in as few round trips as the server allows."""
 
 SAMPLE_ROWS = 16
-"""Rows that are read to find a path; also, keys that are prefixes of other keys would be cut off
-one by one."""
+"""The rows that are read to find a path; also, keys that are prefixes of other keys would be cut
+off one by one."""
 RANGES_MIN = 128
 """The fewest ranges of siblings that one request counts, for several bytes of a path."""
 FINE_RANGES_MAX = 512
-"""After so many ranges each byte of a path gets two ranges only; after twice as many, several
-bytes together do."""
+"""The number of ranges after which each byte of a path gets two ranges only; after twice as many,
+several bytes together do."""
 DIGITS, HEX_EDGES = b"0123456789", b"0123456789:ABCDEFGabcdefg"
 TEXT, TEXT_EDGES = bytes(range(0x20, 0x80)), bytes(range(0x20, 0x81))
 ALL_EDGES = bytes(range(0x100))
@@ -178,19 +178,20 @@ PAGE_ROWS_UNKNOWN = 4
 """The first page of all: the values may be of the largest size."""
 PAGE_ROWS_FIRST = 256
 PAGE_ROWS_MAX = 20_000
-"""For small rows, which take about 350 bytes more each as objects; larger pages are as slow."""
+"""The most rows of a page: small rows take about 350 bytes more each as objects, and larger pages
+are as slow."""
 PAGE_BYTES = 4 << 20
 """The intended size of a page: its number of rows follows from the sizes of earlier rows."""
 WEIGHED_ROWS = 256
-"""Rows of a page that are weighed, at even distances."""
+"""The rows of a page that are weighed, at even distances."""
 GROWTH_MAX = 64
 PIECE_PAGES = 2
-"""What a range is cut into. Up to twice that is read as it is: the pages count all keys 2.5 times
-together, cutting would count them twice."""
+"""The pages of a piece of a range. A range of up to twice that is read whole: its pages count all
+keys 2.5 times together, and cutting would count them twice."""
 
 
 class PageSize:
-    """How many rows the first page of a scan asks for: about what the rows before took.
+    """The rows that the first page of a scan asks for, by the size of the rows before.
 
     Shared by the scans of an engine, in any thread: a wrong guess costs time or memory only.
     """

@@ -19,7 +19,7 @@ from snapkv.errors import (
 GRPC_ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 _CERTIFICATE = re.compile(b"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
-"""What OpenSSL looks for in a folder: other files there are not trusted."""
+"""The names that OpenSSL looks for in a folder: other files in it are not trusted."""
 
 
 def system_authorities() -> bytes | None:

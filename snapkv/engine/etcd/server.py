@@ -22,9 +22,10 @@ from snapkv.errors import ServerWarning, SnapKVError
 # --- one plain HTTP exchange with an endpoint, in bounded time whatever the endpoint does ---
 
 TIMEOUT_S = 1.0
-"""How long connecting, or waiting for the next bytes, may take."""
+"""The longest that connecting, or waiting for the next bytes, may take, in seconds."""
 EXCHANGE_S = 3.0
-"""How long all of it may take, resolving the name and bytes that trickle in included."""
+"""The longest time of the whole exchange, in seconds, with the lookup of the name and bytes that
+come slowly."""
 BODY_BYTES_MAX = 65_536
 
 
@@ -106,20 +107,21 @@ class _Exchange(threading.Thread):
 # --- version and clock ---
 
 SAMPLE_S = 300.0
-"""How often the server's clock is read; in between the local monotonic clock is added."""
+"""The pause between two reads of the server's clock, in seconds; in between the local monotonic
+clock is added."""
 SAMPLE_AGAIN_S = 15.0
-"""How soon it is read again after a failure."""
+"""The pause before the clock is read again after a failure, in seconds."""
 OPENING_S = 2 * TIMEOUT_S
-"""How long opening waits for the first look; where it has not ended by then, gRPC is asked for the
-version, which takes a second more at most."""
+"""The longest that opening waits for the first look, in seconds. If it has not ended by then, gRPC
+is asked for the version, which takes a second more at most."""
 FRESH_S = 1.0
-"""`fresh` reads the clock again, but not more often than this."""
+"""The least pause between two reads of the clock with `fresh`, in seconds."""
 FRESH_WAIT_S = 1.0
 ASK_AGAIN_S = 1.0
-"""How soon the version is requested again after a request without an answer."""
+"""The pause before the version is requested again after a request without an answer, in seconds."""
 DATE_GRAIN_MS = 1_000
 NO_ETCD = (ValueError, KeyError, TypeError, OverflowError)
-"""Raised by parsing the answer of another server than etcd."""
+"""The errors that parsing raises for the answer of another server than etcd."""
 DRIFT_PPM = 200
 
 
@@ -313,7 +315,7 @@ class ServerClock:
 
 
 TRUE_PROGRESS = (3, 5, 8)
-"""Before this one, an answer to a progress request may overtake events (etcd #15220)."""
+"""The first version whose answers to progress requests do not overtake events (etcd #15220)."""
 
 
 def numbers_of(version: str) -> tuple[int, int, int] | None:

@@ -32,17 +32,20 @@ QUEUE_BYTES_MAX = 16 << 20
 ASK_S_MIN = 0.02
 EAGER_S = 0.2
 ASK_S_MAX = 5.0
-"""A waiting watcher requests progress: at first often, because a server needs about 100 ms to bring
-a new watch up to date, then at intervals that double."""
+"""The longest pause between two progress requests of a waiting watcher, in seconds. The first
+pauses are short, because a server needs about 100 ms to bring a new watch up to date; each is twice
+the one before."""
 ASK_AGAIN_S_MAX = 0.5
 """The first request of a call at the latest, if the call before it found nothing."""
 SILENCE_S_MAX = 5.0
-"""After so long without an answer the connection is tested; the watch leaves a dead one."""
+"""The time without an answer after which the connection is tested, in seconds; the watch leaves a
+dead one."""
 TRIAL_S = 2.5
 REOPEN_S_MIN = 0.05
 REOPEN_S_MAX = 2.0
 LOOK_S = 1.0
-"""How often a reader checks whether a full queue has room, or was released."""
+"""The pause between two checks of a reader whether a full queue has room, or was released, in
+seconds."""
 
 
 class ProgressTimer(NamedTuple):
@@ -80,7 +83,7 @@ class EtcdWatcher:
         self._taken = start_revision
         self._closed = False
         self.reopened = 0
-        """How often the stream had been opened again when it brought what `next` returned last."""
+        """The number of times that the stream was opened again before what `next` returned last."""
         self._timer: ProgressTimer | None = None
         """When to request progress next; None after news."""
         self._follow(WatchReader(connection, key, range_end, start_revision, trusts_answers))

@@ -36,7 +36,7 @@ ReadersFullError = lmdb.ReadersFullError
 BadValsizeError = lmdb.BadValsizeError
 
 ABORTED_FOR_SURE = (lmdb.MapFullError, lmdb.TxnFullError, lmdb.BadTxnError)
-"""LMDB raises these before it writes the first page of a commit."""
+"""The errors that LMDB raises before it writes the first page of a commit."""
 
 _CORRUPT = (
     lmdb.CorruptedError,

@@ -152,7 +152,8 @@ def _unescaped(stems: pa.Array) -> pa.Array:
 # --- changes by a scan ---
 
 SHARE_MIN = 0.3
-"""With a smaller share of all revisions, seeks are faster."""
+"""The least share of all revisions for which a walk is used; for a smaller one, seeks are
+faster."""
 BYTES_MAX_HELD = 256 << 20
 """The most bytes of changes that a scan may hold, as estimated from the share."""
 
@@ -256,7 +257,7 @@ def _sorted(parts: list[ChangeColumns]) -> Iterator[ChangeColumns]:
 # --- changes by a walk over the log, and a seek for each record ---
 
 LOG_BYTES = 1 << 20
-"""Bytes of log entries after which the keys of one transaction end."""
+"""The bytes of log entries after which the keys of one transaction end."""
 _ABSENT = HEADER.pack(0, 0, 0)
 _CHANGE = struct.Struct(">BH")
 _CHANGE_BYTES = _CHANGE.size

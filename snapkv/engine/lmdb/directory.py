@@ -25,7 +25,8 @@ _OURS = {DATA_FILE, READERS_FILE, LOCK_FILE}
 _MAGIC = 0xBEEFC0DE
 _PAGE_HEADER_BYTES = 16
 _META_PAGE = struct.Struct("=IIQQI92xQQ")
-"""magic, version, address, map size, page size (in the free list's record), .., last page, txn."""
+"""The fields of a meta page: magic, version, address, map size, page size (in the free list's
+record), .., last page, txn."""
 _PAGE_SIZES = {1 << bits for bits in range(8, 17)}
 _LOOKS_MAX, _LOOK_PAUSE_SECONDS = 5, 1e-3
 

@@ -50,7 +50,7 @@ MAP_BYTES_MAX = 1 << 47
 REQUEST_BYTES_MAX = 64 << 20
 REQUEST_BYTES_MIN = 8 << 10
 EXPIRE_SECONDS_MAX = 0.25
-"""How long a read waits for the write lock to end a lease that is due."""
+"""The longest that a read waits for the write lock to end a lease that is due, in seconds."""
 
 
 class LmdbEngine:

@@ -118,7 +118,7 @@ class Transaction:
 
 GROWTH_FACTOR = 2
 SPACE_MARGIN_BYTES = 256 << 10
-"""Kept free on the disk beside twice the transaction, for LMDB's tree pages."""
+"""The bytes that stay free on the disk beside twice the transaction, for LMDB's tree pages."""
 _BEGIN_TRIES_MAX = 5
 _new = tuple.__new__  # of a named tuple, without the call of its own constructor
 

@@ -318,7 +318,7 @@ def key_values(found: FoundRecords, keys_only: bool, over: Container[int] = ()) 
 # Measured: 0.1 us a record, where reading it takes 1.6.
 
 STRIDE_RECORDS = 10_000
-"""Walked over in one read transaction: about a millisecond."""
+"""The records that one read transaction walks over: about a millisecond."""
 
 
 def pieces(

@@ -52,7 +52,7 @@ SUFFIX_BYTES = 8
 STEM_BYTES_MAX = MAX_KEY_BYTES - SUFFIX_BYTES
 KEY_BYTES_MAX = MAX_KEY_BYTES - len(STEM_END) - SUFFIX_BYTES
 BEYOND_ALL = b"\xff" * (MAX_KEY_BYTES + 1)
-"""Above every record: a record has 00 01 within its first 503 bytes."""
+"""The bound above every record: a record has 00 01 within its first 503 bytes."""
 
 HEADER = struct.Struct(">QQB")
 HEADER_BYTES, LEASE_BYTES = HEADER.size, 8

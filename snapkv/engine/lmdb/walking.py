@@ -27,7 +27,7 @@ from snapkv.errors import CorruptStoreError
 CHUNK_RECORDS_FIRST, CHUNK_RECORDS_PROBED = 16, 64
 """In the first chunk, and in one that probes how many versions the next keys have."""
 CHUNK_RECORDS = 1_024
-"""More would not stay in a processor's cache."""
+"""The most records of a chunk: more would not stay in a processor's cache."""
 GROWTH = 8
 CHUNK_BYTES, VALUES_AT_ONCE = 8 << 20, 48
 """The most bytes of values in a step, without its last `VALUES_AT_ONCE` values."""

@@ -26,7 +26,7 @@ LOG_ENTRIES, LOG_ENTRIES_MAX = 16, 1_000
 Each reads twice as many as the one before: a replay ends after few revisions mostly.
 """
 EVENT_BYTES_MAX = 4 << 20
-"""Bytes of events after which a chunk ends, at the end of a revision."""
+"""The bytes of events after which a chunk ends, at the end of a revision."""
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1e-3, 50e-3
 
 

@@ -157,13 +157,13 @@ def end(transaction: Transaction, lease: int) -> None:
 # --- transactions ---
 
 GROWTHS_MAX = 40
-"""Doublings of the map for one transaction: from 4 KiB to more than any disk."""
+"""The most doublings of the map for one transaction: from 4 KiB to more than any disk."""
 
 SHORT_KEY_BYTES = records.KEY_BYTES_MAX // 2
-"""A key of this length fits, whatever its bytes: each zero byte counts twice."""
+"""The length of the longest key that fits whatever its bytes: each zero byte counts twice."""
 
 LOCK_SECONDS_MAX = 30.0
-"""How long a call waits for the write lock without a timeout."""
+"""The longest that a call waits for the write lock without a timeout, in seconds."""
 
 T = TypeVar("T")
 
@@ -417,9 +417,9 @@ def expire_due(env: Environment, wait_s: float) -> None:
 
 BATCH_LOG_ENTRIES = 1_000
 BATCH_KEYS = 5_000
-"""Keys after which a batch ends, at the end of a revision."""
+"""The number of keys after which a batch ends, at the end of a revision."""
 BREATH_SECONDS = 4e-3
-"""Pause between batches: other processes try the write lock every 2 ms at most."""
+"""The pause between batches, in seconds: other processes try the write lock every 2 ms at most."""
 
 
 def compact(env: Environment, revision: int, batches: int | None, wait_s: float) -> None:

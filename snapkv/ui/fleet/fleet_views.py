@@ -27,7 +27,7 @@ from snapkv.ui.store_views import (
 )
 
 STALE = ("--behind", "stale")
-"""What commands do about members that are not final, as these pages do."""
+"""The option with which commands treat members that are not final as these pages do."""
 FleetView = Callable[[FleetContext], Page]
 
 

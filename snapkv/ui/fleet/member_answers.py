@@ -196,7 +196,7 @@ class MemberDifferences:
 
     @property
     def total(self) -> int:
-        """How many keys differ, as far as they were counted."""
+        """The number of keys that differ, as far as they were counted."""
         return sum(self.counts.values())
 
 
@@ -224,7 +224,7 @@ class FleetDifferences:
 
     @property
     def total(self) -> int:
-        """How many keys differ, as far as they were counted."""
+        """The number of keys that differ, as far as they were counted."""
         return sum(self.counts.values())
 
 

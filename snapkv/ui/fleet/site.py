@@ -28,7 +28,8 @@ from snapkv.ui.time_bar import ALL, span_until
 from snapkv.ui.url_state import State
 
 AWAY_S = 10.0
-"""A member that did not answer is asked again after so long: until then no page waits for it."""
+"""The time after which a member that did not answer is asked again, in seconds: until then no page
+waits for it."""
 FROM_ARCHIVE = "Its engine does not answer now: this is what its archive has."
 
 
