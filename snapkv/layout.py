@@ -117,7 +117,9 @@ class StampRecord:
             nonce, writer, began = fields["n"], fields["w"], int(fields.get("b", 0))
             return cls(timestamp, nonce, writer, note, fence, ahead, source, meta, began)
         except _MALFORMED as e:
-            raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
+            raise CorruptStoreError(
+                f"the timestamp key has an invalid stamp: {value[:40]!r}"
+            ) from e
 
 
 def is_of_round(meta: Mapping[str, Scalar] | None) -> bool:
@@ -158,7 +160,7 @@ def stamp_of(value: bytes) -> int:
     try:
         return _BE64.unpack_from(value)[0]  # type: ignore[no-any-return]
     except struct.error as e:
-        raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
+        raise CorruptStoreError(f"the timestamp key has an invalid stamp: {value[:40]!r}") from e
 
 
 def stamps_of(values: Sequence[bytes]) -> list[int]:
@@ -167,7 +169,7 @@ def stamps_of(values: Sequence[bytes]) -> list[int]:
         return list(chain.from_iterable(map(_BE64.unpack_from, values)))
     except struct.error as e:
         shortest = min(values, key=len)
-        raise CorruptStoreError(f"the timestamp key holds no stamp: {shortest[:40]!r}") from e
+        raise CorruptStoreError(f"the timestamp key has an invalid stamp: {shortest[:40]!r}") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class FormatRecord:
             fields = msgpack.unpackb(value)
             found, store_id = fields["format"], fields["id"]
         except (ValueError, KeyError, TypeError, UnpackException) as e:
-            raise CorruptStoreError(f"the format key holds no format record: {value[:40]!r}") from e
+            raise CorruptStoreError(f"the format key has an invalid record: {value[:40]!r}") from e
         if found != FORMAT:
             raise FormatError("the store", found, FORMAT)
         return cls(store_id, found)

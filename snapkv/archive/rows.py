@@ -174,7 +174,7 @@ def groups_of(parquet: pq.ParquetFile, file: File) -> list[RowGroup]:
             for at, (first, last) in enumerate(named)
         ]
     except (KeyError, ValueError, TypeError) as e:
-        raise damaged(file, f"no file of an archive: {e!r}") from e
+        raise damaged(file, f"not a file of an archive: {e!r}") from e
 
 
 def table_of(kind: str, columns: Iterable[Sequence[Any]]) -> pa.Table:

@@ -101,7 +101,7 @@ def checked_path(path: FilePath) -> str:
     except UnicodeEncodeError:
         raise InvalidFileError(f"path {name!r} has characters that no file name can have") from None
     if not raw or b"\0" in raw:
-        raise InvalidFileError(f"path {name!r} names no file")
+        raise InvalidFileError(f"path {name!r} does not name a file")
     return name
 
 

@@ -95,7 +95,7 @@ class CommitPart(NamedTuple):
             (revision, ordinal), *rest = msgpack.unpackb(kv.value)
             return cls((revision, ordinal), *rest)
         except (ValueError, TypeError, msgpack.UnpackException) as e:
-            raise CorruptStoreError(f"{kv.key!r} names no part: {kv.value[:40]!r}") from e
+            raise CorruptStoreError(f"{kv.key!r} does not name a part: {kv.value[:40]!r}") from e
 
 
 class _Commit(NamedTuple):
@@ -139,7 +139,7 @@ class StoreCommits:
         try:
             return SourceId(*msgpack.unpackb(kv.value))
         except (ValueError, TypeError, msgpack.UnpackException) as e:
-            raise CorruptStoreError(f"{kv.key!r} names no source: {kv.value!r}") from e
+            raise CorruptStoreError(f"{kv.key!r} does not name a source: {kv.value!r}") from e
 
     def add(self, stamp: StampRecord, ops: Writes) -> None:
         """Take a commit, which is made when no more come, or the group is full."""
@@ -296,7 +296,9 @@ class StoreCommits:
             if answers[-1].succeeded:
                 return self._advance(len(answers), answers[-1].header.revision)
         if self._engine.get(self._guard.key).kv is None:
-            raise SessionLostError(f"this recorder of {self._core.url} leads no more")
+            raise SessionLostError(
+                f"this recorder of {self._core.url} has lost its lease: another one may write"
+            )
         head, part = self._read_head()
         for number, commit in enumerate(self._gathered, 1):
             landed = part if commit.part else head

@@ -82,7 +82,7 @@ def _read(path: str) -> Mapping[str, Any]:
         form = "JSON" if is_json else "TOML"
         raise InvalidFileError(f"{path} is not {form}: {e}") from e
     if not isinstance(found, Mapping):
-        raise InvalidFileError(f"{path} holds no fleet: write a table of members")
+        raise InvalidFileError(f"{path} does not hold a fleet: write a table of members")
     return found
 
 

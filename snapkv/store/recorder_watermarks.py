@@ -70,7 +70,7 @@ def move(engine: Engine, layout: Layout, mark: Watermark, guard: Compare | None)
     except OutcomeUnknown as e:
         raise EngineUnavailableError(f"the watermark may not have moved: {e}") from e
     if not succeeded:
-        raise SessionLostError("this recorder leads no more")
+        raise SessionLostError("this recorder has lost its lease: another one may write")
 
 
 def forget(engine: Engine, layout: Layout, into: str) -> None:
