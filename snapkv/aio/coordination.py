@@ -9,7 +9,7 @@ from functools import partial
 from typing import Generic, Protocol, Self, TypeVar
 
 from snapkv.aio.methods import awaited, written
-from snapkv.aio.resources import AsyncClosing
+from snapkv.aio.resources import AsyncClosing, Shown
 from snapkv.aio.runners import Runner
 from snapkv.base.waiting import monotonic
 from snapkv.coordination.election import Election as SyncElection
@@ -85,17 +85,13 @@ class Following(AsyncClosing, Generic[T]):
             if self._reading is None:  # else one that a cancelled call has left
                 self._reading = asyncio.create_task(self._read(max(0.0, left_s)))
                 self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-            step = await self._heard(self._reading)
+            await asyncio.wait({self._reading})  # if it is cancelled, the next call waits for it
+            done, self._reading = self._reading, None
+            if done.cancelled():  # by `aclose`
+                raise StoreClosedError("the watch was closed")
+            step = done.result()
             if step is not None or (deadline is not None and monotonic() >= deadline):
                 return step
-
-    async def _heard(self, reading: asyncio.Task[T | None]) -> T | None:
-        """Return what was read; if this call is cancelled, the next one waits for it."""
-        await asyncio.wait({reading})
-        self._reading = None
-        if reading.cancelled():  # by `aclose`
-            raise StoreClosedError("the watch was closed")
-        return reading.result()
 
     async def _read(self, seconds: float) -> T | None:
         return await self._runner.wait(partial(self._source.next, seconds), self._source.close)
@@ -113,16 +109,13 @@ class Following(AsyncClosing, Generic[T]):
 # --- sessions and elections ---
 
 
-class Session(AsyncClosing):
+class Session(Shown, AsyncClosing):
     """A process's sign of life in a store: `snapkv.Session`, awaited."""
 
     def __init__(self, runner: Runner, session: SyncSession) -> None:
         self._runner, self._sync = runner, session
         self.id, self.ttl_s, self.value = session.id, session.ttl_s, session.value
         self.revision = session.revision
-
-    def __repr__(self) -> str:
-        return f"<aio {repr(self._sync)[1:]}"
 
     @property
     def alive(self) -> bool:
@@ -159,7 +152,7 @@ class Session(AsyncClosing):
         await self._runner.write(self._sync.close)
 
 
-class Election(AsyncClosing):
+class Election(Shown, AsyncClosing):
     """One candidate of an election: `snapkv.Election`, awaited.
 
     As an asynchronous context manager it resigns at the end.
@@ -168,9 +161,6 @@ class Election(AsyncClosing):
     def __init__(self, runner: Runner, election: SyncElection) -> None:
         self._runner, self._sync = runner, election
         self.name = election.name
-
-    def __repr__(self) -> str:
-        return f"<aio {repr(self._sync)[1:]}"
 
     @property
     def leading(self) -> bool:
@@ -216,7 +206,7 @@ class Leaders(Following["Leader"]):
 # --- leased keys ---
 
 
-class LeasedKey:
+class LeasedKey(Shown):
     """A key that its caller has put under a lease: `snapkv.LeasedKey`, awaited."""
 
     def __init__(self, runner: Runner, leased: SyncLeasedKey) -> None:
@@ -227,9 +217,6 @@ class LeasedKey:
     def revision(self) -> int:
         """The revision of the engine that wrote it."""
         return self._sync.revision
-
-    def __repr__(self) -> str:
-        return f"<aio {repr(self._sync)[1:]}"
 
     renew = written(SyncLeasedKey.renew)
     revoke = written(SyncLeasedKey.revoke)

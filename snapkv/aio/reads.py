@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from snapkv.aio.methods import awaited, iterated
-from snapkv.aio.resources import AsyncClosing
+from snapkv.aio.resources import AsyncClosing, Shown
 from snapkv.aio.runners import Runner
 from snapkv.aio.snapshot import Snapshot
 from snapkv.aio.watch import SharedWatch, Watch
@@ -106,16 +106,13 @@ class Reads(KeysAndValues[K, V]):
         return Watch(self._shared, prefix, since, timeout, self._sync._decoding)
 
 
-class Observed(Reads[K, bytes], AsyncClosing):
+class Observed(Shown, Reads[K, bytes], AsyncClosing):
     """Time travel over keys that other programs write: `snapkv.Observed`, awaited."""
 
     _sync: SyncObserved[K]  # type: ignore[assignment]  # it has the reads of a view
 
     def __init__(self, runner: Runner, observed: SyncObserved[K]) -> None:
         super().__init__(runner, observed)  # type: ignore[arg-type]  # of each K, it is one
-
-    def __repr__(self) -> str:
-        return f"<aio {repr(self._sync)[1:]}"
 
     async def aclose(self) -> None:
         """Close it; tasks that wait raise `StoreClosedError`. Takes about a second at most.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from snapkv.base.lifecycle import Closing
 
 
 class AsyncClosing(ABC):
@@ -19,24 +20,19 @@ class AsyncClosing(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
 
-class SyncClosable(Protocol):
-    """Something that `close` closes; a second call does nothing."""
+class Shown:
+    """A class whose objects have the representation of what they await, `_sync`."""
 
-    def close(self) -> None:
-        """Close it."""
+    def __repr__(self) -> str:
+        return f"<aio {repr(self._sync)[1:]}"  # type: ignore[attr-defined]
 
 
 S = TypeVar("S", bound=AsyncClosing)
-C = TypeVar("C", bound=SyncClosable)
+C = TypeVar("C", bound=Closing)
 
 
 class Opening(Coroutine[Any, Any, S]):
@@ -56,12 +52,7 @@ class Opening(Coroutine[Any, Any, S]):
         self._resource = await self._opening
         return self._resource
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._resource is not None:
             await self._resource.aclose()
 

@@ -79,18 +79,21 @@ class ThreadRunner:
         A cancelled call that has not begun is not made. One that has begun is waited for
         (`SETTLE_S`), so that a write has an outcome; `asyncio.CancelledError` has a note of it.
         """
-        return await self._run_in(self._readers, partial(call, *args, **kwargs), _nothing)
+        return await self._run_in(self._readers, partial(call, *args, **kwargs))
 
     async def write(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a call, as `run`."""
-        return await self._run_in(self._writers, partial(call, *args, **kwargs), _nothing)
+        return await self._run_in(self._writers, partial(call, *args, **kwargs))
 
     async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one ends before its next try, else as `run`."""
         return await self._run_in(self._writers, call, stop)
 
     async def _run_in(
-        self, pool: ThreadPoolExecutor, call: Callable[[], T], stop: Callable[[], object]
+        self,
+        pool: ThreadPoolExecutor,
+        call: Callable[[], T],
+        stop: Callable[[], object] = lambda: None,
     ) -> T:
         check_loop(self._loop)
         try:
@@ -155,10 +158,6 @@ class ThreadRunner:
         for thread in [*self._works, *self._readers._threads, *self._writers._threads]:
             while thread.is_alive() and self._loop.time() < until:
                 await asyncio.sleep(0.002)
-
-
-def _nothing() -> None:
-    """Stop nothing: the call has one try."""
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from snapkv.aio.methods import awaited, items_of, iterated
+from snapkv.aio.resources import Shown
 from snapkv.aio.runners import Runner
 from snapkv.errors import InvalidTypeError
 from snapkv.model import Difference, K, KeysAndValues, V
@@ -15,7 +16,7 @@ from snapkv.reading.snapshot import Snapshot as SyncSnapshot
 D = TypeVar("D")
 
 
-class Snapshot(KeysAndValues[K, V]):
+class Snapshot(Shown, KeysAndValues[K, V]):
     """All keys at one moment: `snapkv.Snapshot` with awaited reads.
 
     `await snapshot["key"]` reads a value; iteration yields keys. Each method costs and raises as
@@ -45,9 +46,6 @@ class Snapshot(KeysAndValues[K, V]):
     def final(self) -> bool:
         """Whether no commit can land at or below this moment any more."""
         return self._sync.final
-
-    def __repr__(self) -> str:
-        return f"<aio {repr(self._sync)[1:]}"
 
     def __copy__(self) -> Self:
         return self  # a value

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Generic
 
 from snapkv.aio.coordination import Election, Live, Session
 from snapkv.aio.methods import awaited, iterated, written
 from snapkv.aio.reads import Reads
-from snapkv.aio.resources import AsyncClosing, Opening, made
+from snapkv.aio.resources import AsyncClosing, Opening, Shown, made
 from snapkv.aio.runners import Runner
 from snapkv.codecs import Codec, T
 from snapkv.coordination.session import TTL_S
@@ -61,7 +61,13 @@ class Writes(Reads[K, V]):
         commit that was sent may land, as with `commit`.
         """
         check_function(fn)
-        step: Stoppable[V] = Stoppable(fn)
+        stopped = threading.Event()
+
+        def step(value: V | None) -> V | None:
+            if stopped.is_set():
+                raise UpdateStopped("it was cancelled before this try: nothing was written")
+            return fn(value)
+
         update = partial(
             self._sync.update,
             guards=guards,
@@ -71,24 +77,7 @@ class Writes(Reads[K, V]):
             writer=writer,
             meta=meta,
         )
-        return await self._runner.retry(partial(update, key, step), step.stop)
-
-
-class Stoppable(Generic[V]):
-    """The function of an update, which raises `UpdateStopped` once it was stopped."""
-
-    def __init__(self, fn: Callable[[V | None], V | None]) -> None:
-        self._fn, self._stopped = fn, False
-
-    def stop(self) -> None:
-        """Stop the update before its next try."""
-        self._stopped = True
-
-    def __call__(self, value: V | None) -> V | None:
-        """Return the new value; raises `UpdateStopped`."""
-        if self._stopped:
-            raise UpdateStopped("it was cancelled before this try: nothing was written")
-        return self._fn(value)
+        return await self._runner.retry(partial(update, key, step), stopped.set)
 
 
 class UpdateStopped(Exception):
@@ -98,7 +87,7 @@ class UpdateStopped(Exception):
 # --- store ---
 
 
-class SnapshotKV(Writes[str, V], AsyncClosing):
+class SnapshotKV(Shown, Writes[str, V], AsyncClosing):
     """A store whose calls are awaited; opened by `snapkv.aio.open`, used in one asyncio loop.
 
     Each method costs and raises as the method of the same name of `snapkv.SnapshotKV`. Commits of
@@ -117,9 +106,6 @@ class SnapshotKV(Writes[str, V], AsyncClosing):
     ) -> None:
         super().__init__(runner, store, raw)
         self._spaces: dict[str, Space] = {} if raw is None else raw._spaces
-
-    def __repr__(self) -> str:
-        return f"<aio {repr(self._sync)[1:]}"
 
     async def aclose(self) -> None:
         """Close the store, in about a second; tasks that wait raise `StoreClosedError`.

@@ -265,10 +265,7 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
         return self
 
     async def _join(self, *, is_past: bool) -> None:
-        """Join the shared watch, and read from the past what it delivered before.
-
-        If that fails or is cancelled, the next call joins again.
-        """
+        """Join the shared watch, and read from the past what it delivered before."""
         shared, run = self._shared, self._shared.runner.run
         self._drop_queue()
         self._joined = True
@@ -278,7 +275,7 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
                 head = await run(shared.view.reader.timeline.head)
                 past = await run(shared.view.watch, self.prefix, self.timestamp, timeout=0)
                 self._past, self._past_end = past, max(position, head.timestamp)
-        except BaseException:
+        except BaseException:  # the next call joins again
             shared.discard(self)
             self._drop_queue()  # it follows a gap
             self._joined = False

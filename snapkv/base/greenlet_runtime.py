@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from contextvars import Context, copy_context
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from snapkv.base.concurrency import runtime
@@ -216,12 +215,7 @@ class LoopLock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 

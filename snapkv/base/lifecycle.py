@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Protocol, Self
 
 
@@ -41,12 +40,7 @@ class ForkBarrier:
                     return
             _pause()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._inside -= 1
 
@@ -125,10 +119,5 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
