@@ -156,12 +156,7 @@ class HybridClock:
         return (self._now_ns() << LOGICAL_BITS) // NS_PER_MS
 
     def issue(
-        self,
-        ahead: int = 0,
-        *,
-        at: int | None = None,
-        now: int | None = None,
-        claim: bool = False,
+        self, ahead: int = 0, *, at: int | None = None, now: int | None = None, claim: bool = False
     ) -> int:
         """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
 

@@ -340,10 +340,7 @@ class Writer:
         return found, None if alone or snapshot is None else snapshot.revision
 
     def _in_parts(
-        self,
-        edits: Sequence[Edit | Edited],
-        deadline: float,
-        meta: Mapping[str, Scalar] | None,
+        self, edits: Sequence[Edit | Edited], deadline: float, meta: Mapping[str, Scalar] | None
     ) -> list[Edited]:
         size = max(1, (self._store.guards_max or DOCS_MAX) - 1)
         found: list[Edited] = []

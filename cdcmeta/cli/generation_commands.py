@@ -165,10 +165,7 @@ def expire(
 
 @streams.command("of", times=1)
 def of(
-    time: TimeArgument,
-    store: StoreOption,
-    name: NameOption = "default",
-    log: LogOption = "default",
+    time: TimeArgument, store: StoreOption, name: NameOption = "default", log: LogOption = "default"
 ) -> None:
     """Show the streams of the generation that operates at a time, in the order of the ring."""
     with _open_log(store, name, log) as opened:

@@ -20,8 +20,4 @@ with requires_extra("http", "CouchDB's HTTP"):
     from cdcmeta.couch_http.couch_server import Server
     from cdcmeta.couch_http.service import Limits
 
-__all__ = [
-    "Limits",
-    "Login",
-    "Server",
-]
+__all__ = ["Limits", "Login", "Server"]

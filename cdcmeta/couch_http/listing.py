@@ -133,9 +133,7 @@ def listing_of(call: ServiceCall, body: dict[str, Any], id_bytes: int = ID_BYTES
         limit=number("limit"),
         update_seq=flag("update_seq"),
         form=Form(
-            include_docs=include_docs,
-            conflicts=include_docs and flag("conflicts"),
-            as_json=True,
+            include_docs=include_docs, conflicts=include_docs and flag("conflicts"), as_json=True
         ),
     )
 

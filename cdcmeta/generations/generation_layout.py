@@ -330,10 +330,7 @@ class LogState:
 
     def guards(self) -> list[Guard]:
         """Return guards that hold while the newest generation and the switch are unchanged."""
-        return [
-            unchanged(HEAD, self.head_revision),
-            unchanged(SWITCH, self.switch_revision),
-        ]
+        return [unchanged(HEAD, self.head_revision), unchanged(SWITCH, self.switch_revision)]
 
 
 def read_state(space: Space, as_of: When | None = None) -> LogState:

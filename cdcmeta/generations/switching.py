@@ -109,11 +109,7 @@ class SwitchCoordinator:
         self._random_bytes = random_bytes
 
     def make(
-        self,
-        digest: bytes,
-        make: Callable[[], Topology],
-        timeout: float,
-        force: bool,
+        self, digest: bytes, make: Callable[[], Topology], timeout: float, force: bool
     ) -> layout.Generation:
         """Return the newest generation if it is of this ring, else make one.
 

@@ -24,10 +24,4 @@ with requires_extra("spark", "Spark"):
     from cdcmeta.spark.stream_column import with_stream
     from snapkv.spark.source_kit import SourceError
 
-__all__ = [
-    "ChangesDataSource",
-    "SourceError",
-    "changes_as_of",
-    "register",
-    "with_stream",
-]
+__all__ = ["ChangesDataSource", "SourceError", "changes_as_of", "register", "with_stream"]

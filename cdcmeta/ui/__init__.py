@@ -84,9 +84,5 @@ views = ExtraViews(
         Link("/changefeeds", "Changefeeds", has_changefeeds),
     ],
     {"cdcmeta.css": "text/css; charset=utf-8"},
-    {
-        **dict.fromkeys(NOT_FOUND, 404),
-        **dict.fromkeys(INVALID, 400),
-        errors.CDCMetaError: 500,
-    },
+    {**dict.fromkeys(NOT_FOUND, 404), **dict.fromkeys(INVALID, 400), errors.CDCMetaError: 500},
 )

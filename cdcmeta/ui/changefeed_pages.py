@@ -277,14 +277,7 @@ def changefeed_page(c: Context) -> Page:
     span, tables = span_of(c), [row.table for row in found.tables]
     since = max(pack(max(0, span.start_ms)), c.source.earliest() or 0)
     moves = lanes(
-        c.source,
-        cluster,
-        id,
-        tables,
-        c.at,
-        since,
-        found.feed.first_epoch,
-        budget=c.budget(2),
+        c.source, cluster, id, tables, c.at, since, found.feed.first_epoch, budget=c.budget(2)
     )
     kinds = _kinds([*(name for name, _ in found.captures), *_names(moves)])
     drawn = {each.table: _lane(each, span, kinds) for each in moves}

@@ -19,14 +19,7 @@ from cdcmeta.ui.generation_logs import (
     log_at,
     ring_at,
 )
-from cdcmeta.ui.page_requests import (
-    command,
-    integer,
-    needed,
-    span_of,
-    store_of,
-    time_of_moment,
-)
+from cdcmeta.ui.page_requests import command, integer, needed, span_of, store_of, time_of_moment
 from cdcmeta.ui.svg import (
     COLOURS,
     LaneBar,

@@ -131,8 +131,7 @@ class JoinedEngine:
                 old.update(zip(lost, found.results, strict=True))
         results = iter(answer.results)
         return ReadResult(
-            answer.header,
-            [old[at] if at in old else next(results) for at in range(len(ranges))],
+            answer.header, [old[at] if at in old else next(results) for at in range(len(ranges))]
         )
 
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:

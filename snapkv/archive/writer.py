@@ -26,14 +26,7 @@ from snapkv.archive.manifest import (
     publish,
     published,
 )
-from snapkv.archive.rows import (
-    BASE,
-    GROUP_ROWS_MAX,
-    Encoding,
-    Keys,
-    table_of,
-    with_meta,
-)
+from snapkv.archive.rows import BASE, GROUP_ROWS_MAX, Encoding, Keys, table_of, with_meta
 from snapkv.archive.state_rows import CHUNK_ROWS, by_key, chunks, joined, state
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, KeyEvent, KeyValue

@@ -78,10 +78,7 @@ def compact(
 
 @takes("archive")
 def dump(
-    options: StoreOptions,
-    file: FileArgument,
-    at: AtOption = None,
-    mode: ModeOption = None,
+    options: StoreOptions, file: FileArgument, at: AtOption = None, mode: ModeOption = None
 ) -> None:
     """Write everything at one moment to a file, which appears when it is complete.
 
@@ -110,9 +107,7 @@ def dump(
 
 @takes()
 def backup(
-    options: StoreOptions,
-    path: Annotated[Path, argument("PATH")],
-    mode: ModeOption = None,
+    options: StoreOptions, path: Annotated[Path, argument("PATH")], mode: ModeOption = None
 ) -> None:
     """Copy a live lmdb store, history and all, to a new directory, while other processes write.
 

@@ -22,12 +22,7 @@ from snapkv.engine.contract import (
     Target,
     Txn,
 )
-from snapkv.errors import (
-    CommitTooLargeError,
-    InvalidKeyError,
-    InvalidOptionError,
-    InvalidTypeError,
-)
+from snapkv.errors import CommitTooLargeError, InvalidKeyError, InvalidOptionError, InvalidTypeError
 from snapkv.layout import (
     META_BYTES_MAX,
     NOTE_BYTES_MAX,

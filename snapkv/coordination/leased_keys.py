@@ -64,12 +64,7 @@ class LiveWatch(Closing):
     """
 
     def __init__(
-        self,
-        core: Reader,
-        space: Keyspace,
-        prefix: str,
-        since: int | None,
-        timeout: float | None,
+        self, core: Reader, space: Keyspace, prefix: str, since: int | None, timeout: float | None
     ) -> None:
         check_wait(timeout)
         start, end = space.range_of(prefix)

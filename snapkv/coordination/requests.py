@@ -119,10 +119,7 @@ def candidate_key(prefix: bytes, lease: int) -> bytes:
 #     "no space", applied        (a look: key exists)       returns: not succeeded, with the key
 #     "no space", not applied    (a look: no key)           raises NoSpaceError
 def transact(
-    engine: Engine,
-    txn: Txn,
-    timeout: float = REQUEST_S,
-    on_open: Callable[[], None] = lambda: None,
+    engine: Engine, txn: Txn, timeout: float = REQUEST_S, on_open: Callable[[], None] = lambda: None
 ) -> TxnResult:
     """Send a transaction until it is answered; its guards must fail once it was applied.
 

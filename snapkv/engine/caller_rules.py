@@ -8,15 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.base.arguments import check_int, check_seconds
-from snapkv.engine.contract import (
-    Delete,
-    EngineLimits,
-    Op,
-    Put,
-    Range,
-    Txn,
-    in_range,
-)
+from snapkv.engine.contract import Delete, EngineLimits, Op, Put, Range, Txn, in_range
 from snapkv.errors import CommitTooLargeError
 
 OP_OVERHEAD_BYTES = 32

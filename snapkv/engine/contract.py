@@ -541,12 +541,7 @@ class OutcomeUnknown(SnapKVError, ConnectionError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        retry: bool,
-        cause: SnapKVError | None = None,
-        answered: bool = False,
+        self, message: str, *, retry: bool, cause: SnapKVError | None = None, answered: bool = False
     ) -> None:
         super().__init__(message)
         self.retry, self.cause, self.answered = retry, cause, answered

@@ -150,11 +150,7 @@ class MemberLogged(NamedTuple):
 
 
 def logs(
-    members: Members,
-    span: HistorySpan,
-    *,
-    newest_first: bool = True,
-    **wanted: Any,
+    members: Members, span: HistorySpan, *, newest_first: bool = True, **wanted: Any
 ) -> Iterator[MemberLogged]:
     """Yield the commits of a span, and of observed members the writes of other programs.
 

@@ -85,12 +85,7 @@ class OpenMember(MemberLink):
             since, until = (since, last) if newest_first else (last - 1, until)
 
     def _steps(
-        self,
-        read: ReadSpan[Found],
-        since: int | None,
-        until: int,
-        *,
-        newest_first: bool,
+        self, read: ReadSpan[Found], since: int | None, until: int, *, newest_first: bool
     ) -> Iterator[Found]:
         """Yield the steps of the engine, or of the archive continued by it, in one history."""
         error: SnapKVError | None = None

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 from snapkv.base.arguments import check_bool, check_int
 from snapkv.engine.contract import Engine, KeyEvent, KeyValue, Range
-from snapkv.errors import (
-    CompactedError,
-)
+from snapkv.errors import CompactedError
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.model import Commit, Version
 from snapkv.reading.change_replay import events_of, first_after

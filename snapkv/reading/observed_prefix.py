@@ -10,10 +10,7 @@ from typing import Any, Self
 from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Range, WatchBatch
-from snapkv.errors import (
-    CompactedError,
-    NotObservedError,
-)
+from snapkv.errors import CompactedError, NotObservedError
 from snapkv.layout import CREATION_ORDINAL, Keyspace, Mark, StampRecord
 from snapkv.model import Changes, Commit, K, Version
 from snapkv.reading import history as _history

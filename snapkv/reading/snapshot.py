@@ -18,11 +18,7 @@ from snapkv.engine.contract import (
     PageForm,
     Pairs,
 )
-from snapkv.errors import (
-    InvalidKeyError,
-    InvalidTypeError,
-    KeyNotFoundError,
-)
+from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
 from snapkv.layout import Keyspace
 from snapkv.model import Difference, Entry, K, KeysAndValues, V
 from snapkv.reading.deadline import bounds, within
@@ -447,11 +443,7 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
         return self._source.first(low, high, limit, keys_only=keys_only)
 
     def _range(
-        self,
-        prefix: K | None,
-        start: K | None = None,
-        end: K | None = None,
-        after: K | None = None,
+        self, prefix: K | None, start: K | None = None, end: K | None = None, after: K | None = None
     ) -> tuple[bytes, bytes]:
         low, high = self._space.range_of(self._space.default_prefix if prefix is None else prefix)
         if start is not None:

@@ -131,11 +131,7 @@ TICK, FENCE, WRITE = "TICK", "FENCE", "WRITE"
 
 
 def snapshot(
-    source: StateReads,
-    keys: KeyRange,
-    times: CommitTimes | None = None,
-    *,
-    keys_only: bool = False,
+    source: StateReads, keys: KeyRange, times: CommitTimes | None = None, *, keys_only: bool = False
 ) -> Iterator[Arrays]:
     """Yield the columns of `arrow.SNAPSHOT` a page at a time, in key order.
 

@@ -86,10 +86,7 @@ def decoder_named(name: str) -> Decoder:
 
 
 def command_decoder(
-    command: str,
-    *,
-    seconds_max: float = COMMAND_S_MAX,
-    output_bytes_max: int = OUTPUT_BYTES_MAX,
+    command: str, *, seconds_max: float = COMMAND_S_MAX, output_bytes_max: int = OUTPUT_BYTES_MAX
 ) -> Decoder:
     """Return a decoder that runs a command: the value is its input, its output the text.
 

@@ -11,14 +11,7 @@ from snapkv.base.text import counted, escaped, told_apart, window_start
 from snapkv.rendering.alignment import EditBudget, LineEdits, Piece, edits
 
 Style = Literal[
-    "added",
-    "removed",
-    "changed",
-    "context",
-    "path",
-    "meta",
-    "word-added",
-    "word-removed",
+    "added", "removed", "changed", "context", "path", "meta", "word-added", "word-removed"
 ]
 """What a part means; the medium chooses the colour."""
 

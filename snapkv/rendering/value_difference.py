@@ -169,12 +169,7 @@ class ValueDifference:
     # --- as lines ---
 
     def lines(
-        self,
-        view: View = "auto",
-        *,
-        context: int = 3,
-        width: int = 120,
-        lines_max: int = LINES_MAX,
+        self, view: View = "auto", *, context: int = 3, width: int = 120, lines_max: int = LINES_MAX
     ) -> list[Line]:
         """Return the difference as lines of (text, style) parts, for a terminal or a page.
 

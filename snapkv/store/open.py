@@ -351,10 +351,7 @@ def _create(engine: Engine, layout: Layout, writer: str) -> None:
     stamp = StampRecord(0, os.urandom(16), writer, "created").encode()
     record = FormatRecord(os.urandom(16)).encode()
     txn = Txn(
-        (
-            Compare(layout.ts, Target.CREATE, "=", 0),
-            Compare(layout.format, Target.CREATE, "=", 0),
-        ),
+        (Compare(layout.ts, Target.CREATE, "=", 0), Compare(layout.format, Target.CREATE, "=", 0)),
         (Put(layout.ts, stamp), Put(layout.format, record)),
     )
     try:

@@ -7,12 +7,7 @@ from typing import Any, NamedTuple
 
 from snapkv.base.arguments import check_text
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX
-from snapkv.errors import (
-    ConflictError,
-    InvalidTimeError,
-    InvalidTypeError,
-    KeyNotFoundError,
-)
+from snapkv.errors import ConflictError, InvalidTimeError, InvalidTypeError, KeyNotFoundError
 from snapkv.layout import prefix_end
 from snapkv.model import Commit, Difference, HeadAt, Ops
 from snapkv.reading.change_replay import changed

@@ -308,11 +308,7 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
 
     @bounds
     def commits_to_arrow(
-        self,
-        since: When | None = None,
-        until: When | None = None,
-        *,
-        timeout: float | None = None,
+        self, since: When | None = None, until: When | None = None, *, timeout: float | None = None
     ) -> Table:
         """Return the commits in (since, until] as an Arrow table, newest first.
 

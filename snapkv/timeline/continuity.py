@@ -319,12 +319,7 @@ class ContinuousWatcher:
     """
 
     def __init__(
-        self,
-        watcher: Watcher,
-        continuity: Continuity,
-        verify: Callable[[], None],
-        *,
-        remote: bool,
+        self, watcher: Watcher, continuity: Continuity, verify: Callable[[], None], *, remote: bool
     ) -> None:
         self._watcher, self._continuity = watcher, continuity
         self._verify, self._remote = verify, remote

@@ -13,10 +13,7 @@ from snapkv.base.waiting import check_in_time
 from snapkv.clock import Unmarked
 from snapkv.engine.bulk_reads import replayed
 from snapkv.engine.contract import Engine, KeyValue, Range
-from snapkv.errors import (
-    CompactedError,
-    StoreRestoredError,
-)
+from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.hooks import Path
 from snapkv.layout import Mark, StampRecord, stamps_of
 from snapkv.timeline.blocks import MARKS_MAX

@@ -117,13 +117,7 @@ def _all_new(state: Moment, low: bytes, high: bytes) -> Both:
 
 
 def _gathered(
-    source: Source,
-    pairs: Both,
-    prefix: str,
-    most: tuple[int, int],
-    budget: Budget,
-    *,
-    scans: bool,
+    source: Source, pairs: Both, prefix: str, most: tuple[int, int], budget: Budget, *, scans: bool
 ) -> Differences:
     """Return a page of differences, with at most so many rows and children.
 

@@ -36,12 +36,7 @@ class Versions:
 
 
 def versions_back(
-    source: Source,
-    key: str,
-    until: When | None,
-    *,
-    limit: int = VERSIONS_MAX,
-    budget: Budget,
+    source: Source, key: str, until: When | None, *, limit: int = VERSIONS_MAX, budget: Budget
 ) -> Versions:
     """Return the versions of a key up to a moment, newest first.
 

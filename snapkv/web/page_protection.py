@@ -55,11 +55,7 @@ STALE = "This form is not from a page of the running server: reload the page, an
 
 
 def protected(
-    app: ASGIApp,
-    listener: Listener,
-    *,
-    salt: str,
-    allow_hosts: Iterable[str] = (),
+    app: ASGIApp, listener: Listener, *, salt: str, allow_hosts: Iterable[str] = ()
 ) -> ASGIApp:
     """Return an application of pages that only its users reach, and only its own pages change.
 

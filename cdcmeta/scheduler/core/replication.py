@@ -86,10 +86,7 @@ class ReplicationManager:
         self.weights = {capture: self._load_of(capture) for capture in self.held}
 
     def begin(
-        self,
-        tables: Iterable[str],
-        floor_of: Floors,
-        found: Mapping[str, Sequence[TableStatus]],
+        self, tables: Iterable[str], floor_of: Floors, found: Mapping[str, Sequence[TableStatus]]
     ) -> None:
         """Make the sets of a new owner from the captures' reports; O(tables reported).
 

@@ -31,12 +31,7 @@ from typing import Any
 from cdcmeta.changes import ChangesDB
 from cdcmeta.changes import database_layout as layout
 from cdcmeta.changes.database_layout import space_of
-from cdcmeta.changes.documents import (
-    Edit,
-    replicated_edit_of,
-    revisions_member,
-    shown_as_json,
-)
+from cdcmeta.changes.documents import Edit, replicated_edit_of, revisions_member, shown_as_json
 from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token

@@ -81,9 +81,7 @@ class PrefixTableSource(TableSource):
             yield Changes(commit, tuple(_change(*found, commit, commits) for found in page))
 
 
-def _pages(
-    found: Iterable[tuple[str, Entry | None]],
-) -> Iterator[list[tuple[str, Entry | None]]]:
+def _pages(found: Iterable[tuple[str, Entry | None]]) -> Iterator[list[tuple[str, Entry | None]]]:
     """Yield keys in parts of a bounded size."""
     page, size = list[tuple[str, Entry | None]](), 0
     for key, entry in found:

@@ -328,11 +328,7 @@ class Problems(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        reports: Mapping[str, Mapping[str, FeedReport]],
-        id: str,
-        *,
-        no_capture: bool = False,
+        cls, reports: Mapping[str, Mapping[str, FeedReport]], id: str, *, no_capture: bool = False
     ) -> Problems:
         """Count the tables with an error, and the captures that cannot use source or sink."""
         found = [feeds[id] for feeds in reports.values() if id in feeds]

@@ -15,15 +15,7 @@ from typing import NamedTuple
 
 from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Registered, StoredCheckpoint
-from snapkv import (
-    CompactedError,
-    Election,
-    Leader,
-    SnapKVError,
-    SnapshotKV,
-    Space,
-    Watch,
-)
+from snapkv import CompactedError, Election, Leader, SnapKVError, SnapshotKV, Space, Watch
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CorruptStoreError
 

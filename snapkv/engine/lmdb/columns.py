@@ -119,9 +119,7 @@ def _buffers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], ND
     return edges[:-1], edges[1:], np.frombuffer(data, np.uint8)
 
 
-def _headers(
-    records: pa.Array,
-) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]]:
+def _headers(records: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]]:
     """Return where each record starts, the bytes of all, and the flags of each."""
     starts, ends, data = _buffers(records)
     if (ends - starts).min() < HEADER_BYTES:

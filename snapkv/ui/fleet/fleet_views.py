@@ -98,8 +98,4 @@ def compared_values(
     return made
 
 
-FLEET_VIEWS: dict[str, FleetView] = {
-    "/": members,
-    "/changes": changes,
-    "/key": values,
-}
+FLEET_VIEWS: dict[str, FleetView] = {"/": members, "/changes": changes, "/key": values}

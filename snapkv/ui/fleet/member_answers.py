@@ -309,13 +309,7 @@ def _compared(
         source = site.source_of(name, after.reads)
         with within(after.connection.timeout):
             found = differences(
-                source,
-                before.moment,
-                after.moment,
-                prefix,
-                start=start,
-                limit=limit,
-                budget=budget,
+                source, before.moment, after.moment, prefix, start=start, limit=limit, budget=budget
             )
     except SnapKVError as e:
         return MemberDifferences(name, complete=False, error=str(e)), None
