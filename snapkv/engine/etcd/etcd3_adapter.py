@@ -67,5 +67,10 @@ def engine_on(client: Any, home: bytes, options: EtcdOptions) -> EtcdEngine:
     server.look()
     url = f"etcd://{address}"
     return EtcdEngine(
-        connection, url=url, home=home, server=server, options=options, page_bytes=ANSWER_BYTES
+        connection,
+        url=url,
+        home=home,
+        server=server,
+        options=options,
+        page_bytes=ANSWER_BYTES,
     )
