@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from snapkv.base.clocks import SystemClock
 from snapkv.cli.commands import App, argument, option
-from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, seconds, takes
@@ -125,18 +123,9 @@ def verify(options: StoreOptions, url: UrlArgument) -> None:
 
     with progress_bar("verifying") as move:
         found = verified(open_files(url), move)
-    out, problems = options.output, list(found.problems)
-    if out.structured:
-        out.record(
-            {"files": found.files, "rows": found.rows, "bytes": found.size, "problems": problems}
-        )
-    else:
-        for problem in problems:
-            out.record({}, (key_text(problem), "red"))
-        summary = counted(len(problems), "problem") if problems else "no problems"
-        out.record({}, f"{summary} in {counted(found.files, 'file')}, {counted(found.rows, 'row')}")
-    if problems:
-        raise typer.Exit(Exit.NO)
+    fields: Json = {"files": found.files, "rows": found.rows, "bytes": found.size}
+    checked = f"{counted(found.files, 'file')}, {counted(found.rows, 'row')}"
+    options.output.problems(fields, found.problems, checked)
 
 
 @archive.command()

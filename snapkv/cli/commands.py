@@ -75,7 +75,9 @@ class _Params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
             kind = getattr(param, "type_descriptor", None)
-            if kind and kind.annotation is not bool and "process_value" not in vars(param):
+            if kind and kind.annotation is bool:
+                param.default = bool(param.default)  # typer would convert None
+            elif kind and "process_value" not in vars(param):
                 param.process_value = partial(_processed, param, param.process_value)
         return params
 
@@ -116,12 +118,6 @@ class TimeCommand(Command):
             left -= is_time
             spaced.append(f" {word}" if is_time else word)
         return super().parse_args(ctx, spaced + args[end:])
-
-
-class TwoTimesCommand(TimeCommand):
-    """A command that takes two times."""
-
-    times = 2
 
 
 class CommandPlace(NamedTuple):
@@ -225,8 +221,8 @@ class App(typer.Typer):
         self, name: str | None = None, *, times: int = 0, **settings: Any
     ) -> Callable[[Any], Any]:
         """Return the decorator that makes a function a `Command` with `times` times."""
-        kinds = (Command, TimeCommand, TwoTimesCommand)
-        return super().command(name, cls=kinds[times], **settings)
+        kind = type("TimeCommand", (TimeCommand,), {"times": times}) if times else Command
+        return super().command(name, cls=kind, **settings)
 
 
 def misuse_of(error: Exception, program: str) -> str | None:

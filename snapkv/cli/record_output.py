@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Self, TypeVar
 
+import typer
+
+from snapkv.cli.exits import Exit
 from snapkv.cli.formats import (
     Json,
     cell_text,
     commit_json,
+    counted,
     json_line,
     key_text,
     meta_text,
@@ -202,6 +206,18 @@ class Output:
         with self.headed("FACT", "VALUE"):
             for fact, shown in rows:
                 self.record({}, (fact.ljust(width), "cyan"), shown)
+
+    def problems(self, fields: Json, problems: Sequence[str], found_in: str) -> None:
+        """Write what a check has found; raise `typer.Exit` if that is anything."""
+        if self.structured:
+            self.record({**fields, "problems": list(problems)})
+        else:
+            for problem in problems:
+                self.record({}, (key_text(problem), "red"))
+            count = counted(len(problems), "problem") if problems else "no problems"
+            self.record({}, f"{count} in {found_in}")
+        if problems:
+            raise typer.Exit(Exit.NO)
 
     def time(self, timestamp: int | None) -> Part:
         """Return the column of a time; `-` for an unknown one."""

@@ -184,9 +184,6 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 # --- what commands read from the standard input ---
 
 
-# --- what commands read from the standard input ---
-
-
 def standard_input(what: str, instead: str) -> BinaryIO:
     """Return the standard input, for `what` of the command line, such as "the value -".
 

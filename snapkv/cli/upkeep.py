@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -174,23 +174,11 @@ def _loading(options: StoreOptions, file: BinaryIO) -> Iterator[tuple[SnapshotKV
 @takes()
 def check(options: StoreOptions) -> None:
     """Check every invariant of what is stored; print what is broken."""
-    out = options.output
     with options.open_store() as kv, counting("checking", "commit") as progress:
-        report = kv.check(progress=progress)
-    problems = list(report.problems)
-    if options.structured:
-        out.record({"commits": report.commits, "keys": report.keys, "problems": problems})
-    else:
-        for problem in problems:
-            out.record({}, (key_text(problem), "red"))
-        out.record({}, _summary(len(problems), report.commits, report.keys))
-    if problems:
-        raise typer.Exit(Exit.NO)
-
-
-def _summary(problems: int, commits: int, keys: int) -> str:
-    found = counted(problems, "problem") if problems else "no problems"
-    return f"{found} in {counted(commits, 'commit')} and {counted(keys, 'key')}"
+        found = kv.check(progress=progress)
+    checked = f"{counted(found.commits, 'commit')} and {counted(found.keys, 'key')}"
+    fields = {"commits": found.commits, "keys": found.keys}
+    options.output.problems(fields, found.problems, checked)
 
 
 @takes("observe", "archive", "timeout", "raw")
@@ -200,14 +188,11 @@ def info(options: StoreOptions) -> None:
         facts = kv.info()
         with suppress(NotObservedError):
             facts["keys"] = kv.at().count()
-    fields = dict(_fact_json(fact, value) for fact, value in facts.items())
+    fields = {
+        fact.removesuffix("_timestamp"): time_json(value) if fact.endswith("_timestamp") else value
+        for fact, value in facts.items()
+    }
     options.output.facts(fields, list(_rows(facts, options.raw).items()))
-
-
-def _fact_json(fact: str, value: Any) -> tuple[str, Any]:
-    if fact.endswith("_timestamp"):
-        return fact.removesuffix("_timestamp"), time_json(value)
-    return fact, value
 
 
 def _rows(facts: Json, raw: bool) -> dict[str, str]:

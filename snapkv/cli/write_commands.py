@@ -73,10 +73,7 @@ def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
         raise CommandError("only one value can come from the standard input")
     for value in values:
         _check_no_file(value)
-    return {
-        key: _stdin_value() if value == STDIN else os.fsencode(value)
-        for key, value in zip(keys, values, strict=True)
-    }
+    return {key: _value(word) for key, word in zip(keys, values, strict=True)}
 
 
 def _check_no_file(value: str) -> None:
@@ -99,8 +96,10 @@ def _check_no_file(value: str) -> None:
     )
 
 
-def _stdin_value() -> bytes:
-    return standard_input("the value -", "give the value, or --file").read()
+def _value(word: str) -> bytes:
+    if word == STDIN:
+        return standard_input("the value -", "give the value, or --file").read()
+    return os.fsencode(word)
 
 
 def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:
