@@ -49,11 +49,11 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Show all generations, the newest last, and a pending switch."""
-    with _open_log(store, name, log) as opened:
-        found, now = opened.generations(), opened.timestamp_of("-0s")
+    with _open_log(store, name, log) as generation_log:
+        found, now = generation_log.generations(), generation_log.timestamp_of("-0s")
         for each, later in zip_longest(found, found[1:]):
             _print(each, later, now, as_json)
-        switch = opened.pending()
+        switch = generation_log.pending()
     if switch is not None:
         typer.echo(f"a switch is {switch.phase}: {switch.ranges:,} ranges", err=True)
 
@@ -67,8 +67,8 @@ def at(
     as_json: JsonOption = False,
 ) -> None:
     """Show the generation that operates at a time."""
-    with _open_log(store, name, log) as opened:
-        _print_one(opened, _operating(opened, time), as_json)
+    with _open_log(store, name, log) as generation_log:
+        _print_one(generation_log, _operating(generation_log, time), as_json)
 
 
 @generations.command(times=1)
@@ -80,10 +80,10 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the ranges of the generation that operates at a time."""
-    with _open_log(store, name, log) as opened:
-        generation = _operating(opened, time)
-        _print_one(opened, generation, as_json)
-        for each in opened.topology(generation):
+    with _open_log(store, name, log) as generation_log:
+        generation = _operating(generation_log, time)
+        _print_one(generation_log, generation, as_json)
+        for each in generation_log.topology(generation):
             if as_json:
                 typer.echo(json_line(_range_json(each)))
             else:
@@ -117,9 +117,9 @@ def make(
     _library()  # what is missing to read a ring is said before what the file lacks
     found = ring_of(ring)
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
-    with _open_log(store, name, log, create=True, **more) as opened:
-        do = opened.regenerate_if_needed if if_needed else opened.make
-        _print_one(opened, do(found, timeout=timeout), as_json)
+    with _open_log(store, name, log, create=True, **more) as generation_log:
+        do = generation_log.regenerate_if_needed if if_needed else generation_log.make
+        _print_one(generation_log, do(found, timeout=timeout), as_json)
 
 
 @generations.command()
@@ -130,9 +130,9 @@ def repair(
     timeout: TimeoutOption = 120.0,
 ) -> None:
     """Complete an unfinished switch, or abort it after its deadline."""
-    with _open_log(store, name, log) as opened:
-        under_way = opened.pending()
-        opened.repair(timeout=timeout)
+    with _open_log(store, name, log) as generation_log:
+        under_way = generation_log.pending()
+        generation_log.repair(timeout=timeout)
         typer.echo("no switch was under way" if under_way is None else "done")
 
 
@@ -154,10 +154,10 @@ def expire(
     with.
     """
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
-    with _open_log(store, name, log, create=False, **more) as opened:
+    with _open_log(store, name, log, create=False, **more) as generation_log:
         ttl_s = None if ttl is None else duration_ms(ttl) / 1_000
         try:
-            _print_expired(opened.expire(duration_ms(retention) / 1_000, ttl=ttl_s))
+            _print_expired(generation_log.expire(duration_ms(retention) / 1_000, ttl=ttl_s))
         except ExpiryIncompleteError as e:
             _print_expired(e.done)
             raise
@@ -168,8 +168,8 @@ def of(
     time: TimeArgument, store: StoreOption, name: NameOption = "default", log: LogOption = "default"
 ) -> None:
     """Show the streams of the generation that operates at a time, in the order of the ring."""
-    with _open_log(store, name, log) as opened:
-        for each in opened.streams_of(_operating(opened, time)):
+    with _open_log(store, name, log) as generation_log:
+        for each in generation_log.streams_of(_operating(generation_log, time)):
             typer.echo(str(each))
 
 
@@ -183,8 +183,8 @@ def stream_at(
 ) -> None:
     """Show the stream of a write of a key at a time."""
     token = _library().murmur3_token(os.fsencode(key))
-    with _open_log(store, name, log) as opened:
-        topology = opened.topology(_operating(opened, time))
+    with _open_log(store, name, log) as generation_log:
+        topology = generation_log.topology(_operating(generation_log, time))
         typer.echo(str(topology.stream_for(token)))
 
 

@@ -6,25 +6,26 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
-from snapkv import Hooks
 from snapkv.cli.command_kit import (
     HOST,
     STORE_VARIABLE,
     AllowHostOption,
     HostOption,
     InsecureOption,
+    MetricsOption,
     PortOption,
     login_for,
+    metrics_served,
     option,
     password_file_option,
     patience,
@@ -32,11 +33,6 @@ from snapkv.cli.command_kit import (
 )
 from snapkv.clock import SystemClock
 from snapkv.times import understood
-
-if TYPE_CHECKING:
-    from cdcmeta.scheduler.runtime import Capture
-
-AddCapture = Callable[["Capture"], object]
 
 LISTEN, CLUSTER, TTL_S, DRAIN_S = "127.0.0.1:0", "default", 10.0, 30.0
 
@@ -75,10 +71,6 @@ TlsCa = Annotated[str | None, option("--tls-ca PATH", "The authority of all capt
 TlsCert = Annotated[str | None, option("--tls-cert PATH", "This capture's certificate.")]
 TlsKey = Annotated[str | None, option("--tls-key PATH", "The key of the certificate.")]
 Insecure = Annotated[bool, option("--insecure", "Allow other machines to reach it without TLS.")]
-Metrics = Annotated[
-    str | None,
-    option("--metrics HOST:PORT", "Serve metrics for Prometheus at this address, without a login."),
-]
 Verbose = Annotated[bool, option("--verbose -v", "Log each decision.")]
 
 
@@ -96,7 +88,7 @@ def capture(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     insecure: Insecure = False,
-    metrics: Metrics = None,
+    metrics: MetricsOption = None,
     verbose: Verbose = False,
 ) -> None:
     """Replicate tables of changefeeds, until Ctrl-C or SIGTERM.
@@ -115,7 +107,7 @@ def capture(
         raise typer.BadParameter("TLS needs --tls-ca, --tls-cert and --tls-key")
     tls = Tls(tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
     with ExitStack() as stack:
-        hooks, add_capture = stack.enter_context(_metrics_served(metrics))
+        hooks, registry = stack.enter_context(metrics_served(metrics, "cdcmeta"))
         kv = stack.enter_context(open_served_store(store, name, hooks=hooks))
         try:
             post = GrpcPost(listen, advertise=advertise, tls=tls, insecure=insecure)
@@ -131,27 +123,13 @@ def capture(
             ttl=ttl,
             functions=known,
         )
-        add_capture(running)
+        if registry is not None:
+            from cdcmeta.metrics import CaptureMetrics
+
+            CaptureMetrics(running, registry=registry)
         _report(f"capture {running.label} listens at {post.address}")
         running.run(_Stop(), drain_s=drain)
     _report("the capture has ended")
-
-
-@contextmanager
-def _metrics_served(address: str | None) -> Iterator[tuple[Hooks | None, AddCapture]]:
-    """Serve metrics at an address; yield hooks for the store, and what adds a capture.
-
-    Without an address it does nothing. Raises as `snapkv.metrics.metrics_server`.
-    """
-    if address is None:
-        yield None, lambda capture: None
-        return
-    from cdcmeta.metrics import CaptureMetrics
-    from snapkv.metrics import Metrics, metrics_server
-
-    with metrics_server(address) as (registry, url):
-        _report(f"metrics at {url}")
-        yield Metrics(registry), lambda capture: CaptureMetrics(capture, registry=registry)
 
 
 class _Stop:

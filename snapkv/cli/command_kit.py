@@ -15,8 +15,10 @@ from snapkv.cli.server_options import (
     AllowHostOption,
     HostOption,
     InsecureOption,
+    MetricsOption,
     PortOption,
     login_for,
+    metrics_served,
     password_file_option,
     user_option,
 )

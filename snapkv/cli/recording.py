@@ -11,9 +11,10 @@ from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError, message_of, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.record_output import Output
+from snapkv.cli.server_options import MetricsOption, metrics_served
 from snapkv.cli.store_options import StoreOptions, takes, warnings_shown
 from snapkv.cli.terminal import report, report_error, status_line
-from snapkv.cli.tick_command import MetricsOption, Stop, metrics_served
+from snapkv.cli.tick_command import Stop
 from snapkv.copying import record as recorder_of
 from snapkv.copying.record_options import RecordStatus
 
@@ -68,7 +69,7 @@ def record(
         stop = stack.enter_context(sigterm_as_interrupt() if once or forget else Stop())
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
         shows = RecorderProgress(options.output, shown, quiet or once)
-        settings["hooks"] = stack.enter_context(metrics_served(metrics))
+        settings["hooks"], _ = stack.enter_context(metrics_served(metrics))
         recorder = recorder_of(options.url, into=into, report=shows, **settings)
         if forget:
             with options.open_store() as store:

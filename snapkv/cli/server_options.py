@@ -1,17 +1,21 @@
-"""The options of commands that serve HTTP: the address to listen on, and the login."""
+"""The options of commands that serve HTTP: the address, the login, and metrics."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from snapkv.cli.commands import option
+from snapkv.cli.terminal import report
 from snapkv.errors import InvalidOptionError
 
 if TYPE_CHECKING:  # only serving needs an extra, not the help
+    from snapkv.metrics import Metrics
     from snapkv.web import Login
 
 HOST = "127.0.0.1"
@@ -25,6 +29,10 @@ AllowHostOption = Annotated[
     option("--allow-host NAME", "Another host name for requests to a server without a login."),
 ]
 InsecureOption = Annotated[bool, option("--insecure", "Allow other machines without a login.")]
+MetricsOption = Annotated[
+    str | None,
+    option("--metrics HOST:PORT", "Serve metrics for Prometheus at this address, without a login."),
+]
 
 
 def user_option(prefix: str) -> Any:
@@ -79,3 +87,21 @@ def _first_line(path: Path) -> str:
             return file.readline(PASSWORD_CHARACTERS_MAX).rstrip("\r\n")
     except UnicodeDecodeError as e:
         raise typer.BadParameter(f"{path} is not valid UTF-8: store the password as UTF-8") from e
+
+
+@contextmanager
+def metrics_served(
+    address: str | None, program: str = "snapkv"
+) -> Iterator[tuple[Metrics | None, Any]]:
+    """Yield hooks whose metrics are served at an address, and their registry; None without one.
+
+    Raises `MissingExtraError` without the extra `metrics`, `InvalidOptionError`.
+    """
+    if address is None:
+        yield None, None
+        return
+    from snapkv.metrics import Metrics, metrics_server
+
+    with metrics_server(address) as served:
+        report(f"{program}: metrics at {served.url}")
+        yield Metrics(served.registry), served.registry

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Any
@@ -15,37 +15,13 @@ from snapkv.base.waiting import monotonic
 from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
+from snapkv.cli.server_options import MetricsOption, metrics_served
 from snapkv.cli.store_options import CountOption, StoreOptions, takes
 from snapkv.cli.terminal import report, report_error, status_line
 from snapkv.errors import SnapKVError
-from snapkv.hooks import Hooks
 from snapkv.model import Commit
 from snapkv.store.store import SnapshotKV
 from snapkv.times import duration_ms
-
-# --- the option --metrics of commands that run for long ---
-
-MetricsOption = Annotated[
-    str | None,
-    option("--metrics HOST:PORT", "Serve metrics for Prometheus at this address, without a login."),
-]
-
-
-@contextmanager
-def metrics_served(address: str | None) -> Iterator[Hooks | None]:
-    """Yield hooks whose metrics are served at an address; None without one.
-
-    Raises `MissingExtraError` without the extra `metrics`, `InvalidOptionError`.
-    """
-    if address is None:
-        yield None
-        return
-    from snapkv.metrics import Metrics, metrics_server
-
-    with metrics_server(address) as served:
-        report(f"snapkv: metrics at {served.url}")
-        yield Metrics(served.registry)
-
 
 # --- ticker ---
 
@@ -85,7 +61,7 @@ def tick(
             out.committed(commit)
         return
     with Stop() as stop, ExitStack() as stack:
-        hooks = stack.enter_context(metrics_served(metrics))
+        hooks, _ = stack.enter_context(metrics_served(metrics))
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
 
         def connect() -> SnapshotKV:

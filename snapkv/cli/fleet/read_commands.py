@@ -59,10 +59,10 @@ from snapkv.model import Difference, Entry
 from snapkv.times import TIMESTAMP_MAX, When, is_number, pack
 
 
-def moment_of(opened: OpenFleet, when: When | None, policy: Behind) -> FleetMoment:
+def moment_of(open_fleet: OpenFleet, when: When | None, policy: Behind) -> FleetMoment:
     """Return the moment of a time, and name the members that are old, behind or missing in it."""
-    found = opened.fleet.at(when, behind=policy)
-    report_moments(opened, found, now=when is None, policy=policy)
+    found = open_fleet.fleet.at(when, behind=policy)
+    report_moments(open_fleet, found, now=when is None, policy=policy)
     return found
 
 
@@ -82,8 +82,8 @@ def ls(
     Now is the newest time that is final on all members.
     """
     when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
-    with options.long_output() as out, chosen.open_members(out) as opened:
-        write_keys(out, renderer, moment_of(opened, when, policy), prefix, long)
+    with options.long_output() as out, chosen.open_members(out) as open_fleet:
+        write_keys(out, renderer, moment_of(open_fleet, when, policy), prefix, long)
 
 
 @takes(store=False)
@@ -102,13 +102,13 @@ def get(
     observed prefix the key is outside of does not have it.
     """
     when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
-    with options.output.headed("VALUE") as out, chosen.open_members(out) as opened:
-        found, names = moment_of(opened, when, policy), opened.fleet.members
-        able = [name for name in names if opened.fleet.member(name).may_have_key(key)]
+    with options.output.headed("VALUE") as out, chosen.open_members(out) as open_fleet:
+        found, names = moment_of(open_fleet, when, policy), open_fleet.fleet.members
+        able = [name for name in names if open_fleet.fleet.member(name).may_have_key(key)]
         if len(able) == len(names) == 1 and out.format == "text":
             write_value(found[names[0], key], renderer)
             return
-        entries = opened.members.each(able, lambda each: _entry(found, each, key))
+        entries = open_fleet.members.each(able, lambda each: _entry(found, each, key))
         for out.member, entry in entries.items():
             if entry is not None:
                 final = out.member not in found.late
@@ -146,9 +146,9 @@ def diff(
     error stream names these members, and in JSON they are records of their own.
     """
     before, after, renderer, policy = moment(a), moment(b), Renderer(rendering), chosen.policy()
-    with options.long_output(*renderer.headings) as out, chosen.open_members(out) as opened:
-        since, until = (opened.fleet.at(each, behind=policy) for each in (before, after))
-        report_moments(opened, since, until, now=after is None, policy=policy)
+    with options.long_output(*renderer.headings) as out, chosen.open_members(out) as open_fleet:
+        since, until = (open_fleet.fleet.at(each, behind=policy) for each in (before, after))
+        report_moments(open_fleet, since, until, now=after is None, policy=policy)
         found = since.diff(until, prefix or None)
         _write_members(out, found)
         of_members = (Difference(out.key_of(each.key), each.before, each.after) for each in found)
@@ -202,17 +202,17 @@ def log(
     if key is not None and (which.prefix is not None or read["details"]):
         what = "--prefix" if which.prefix is not None else "options of differences"
         raise CommandError(f"log KEY prints the versions of a key: leave {what} out")
-    with options.long_output() as out, chosen.open_members(out) as opened:
-        span = _history_span(opened, after, before_end, policy)
+    with options.long_output() as out, chosen.open_members(out) as open_fleet:
+        span = _history_span(open_fleet, after, before_end, policy)
         if which.since_ is not None and after is None:  # --since now
             span = span._replace(since=span.until)
         if key is not None:
-            shown, until = versions(opened.members, span, key), span.until
+            shown, until = versions(open_fleet.members, span, key), span.until
             in_order = (which.count, which.oldest_first)
             write_versions(out, renderer, key, shown, which.wanted, *in_order, until)
             return
-        found = _of_members(out, logs(opened.members, span, **read))
-        changes_of = partial(differences_in, opened.members)
+        found = _of_members(out, logs(open_fleet.members, span, **read))
+        changes_of = partial(differences_in, open_fleet.members)
         write_log(out, renderer, found, which, changes_of)
 
 
@@ -223,13 +223,13 @@ def _of_members(out: Output, found: Iterator[MemberLogged]) -> Iterator[MemberLo
 
 
 def _history_span(
-    opened: OpenFleet, since: When | None, until: When | None, policy: Behind
+    open_fleet: OpenFleet, since: When | None, until: When | None, policy: Behind
 ) -> HistorySpan:
     """Return what is read of which members; name the rest."""
-    fleet = opened.fleet
+    fleet = open_fleet.fleet
     low, end = (None if each is None else fleet.timestamp_of(each) for each in (since, until))
     is_date = until is not None and not is_number(until)
-    found = span_of(opened.members, fleet.members, low, end, policy, is_date=is_date)
+    found = span_of(open_fleet.members, fleet.members, low, end, policy, is_date=is_date)
     if end is None:
         report_old(found.until)
     check_known(found.until, found.late, len(fleet.members))
@@ -252,9 +252,11 @@ def status(options: StoreOptions, chosen: FleetOptions) -> None:
     And the newest times that are final on all members, and on 99% of them.
     """
     headings = ("MEMBER", "STATE", "FINAL", "LAG", "WHERE", "ERROR")
-    with options.long_output(*headings) as out, chosen.open_members() as opened:
-        found = status_of(opened.members, pack(SystemClock().now_ms()))
-        width = 0 if out.format == "table" else max(map(len, [*opened.members.by_name, "(all)"]))
+    with options.long_output(*headings) as out, chosen.open_members() as open_fleet:
+        found = status_of(open_fleet.members, pack(SystemClock().now_ms()))
+        width = (
+            0 if out.format == "table" else max(map(len, [*open_fleet.members.by_name, "(all)"]))
+        )
         for each in found.members:
             _write_member(out, each, width)
         _write_resolved(out, found, width)

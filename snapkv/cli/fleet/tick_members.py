@@ -46,8 +46,8 @@ def tick(
     state = Rounds()
     with (
         Stop() as stop,
-        chosen.open_members(connected=False) as opened,
-        opened.fleet.ticker(writer=options.writer) as ticker,
+        chosen.open_members(connected=False) as open_fleet,
+        open_fleet.fleet.ticker(writer=options.writer) as ticker,
         status_line(shown=not (quiet or options.structured)) as shown,
     ):
         if period_s is None:

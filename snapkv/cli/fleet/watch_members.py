@@ -77,12 +77,12 @@ def watch(
     idle_s, policy = seconds(timeout), chosen.policy("stale")
     renderer = Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
-    with Stop() as stop, chosen.open_members(out) as opened:
-        shows = _Shows(out, renderer, opened, patch)
+    with Stop() as stop, chosen.open_members(out) as open_fleet:
+        shows = _Shows(out, renderer, open_fleet, patch)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
         if token is not None:
-            _check_members(resume, token, opened)
-        with opened.fleet.watch(prefix or None, after, behind=behind, resume=token) as changes:
+            _check_members(resume, token, open_fleet)
+        with open_fleet.fleet.watch(prefix or None, after, behind=behind, resume=token) as changes:
             for found in islice(_until(changes, stop, idle_s), count):
                 shows(found)
                 sys.stdout.flush()
@@ -108,9 +108,9 @@ def _token_in(path: Path) -> str | None:
     return token
 
 
-def _check_members(path: Path | None, token: str, opened: OpenFleet) -> None:
+def _check_members(path: Path | None, token: str, open_fleet: OpenFleet) -> None:
     """Raise if a file names members that are not open; print members that it does not name."""
-    kept, chosen = decoded(token).places.keys(), set(opened.fleet.members)
+    kept, chosen = decoded(token).places.keys(), set(open_fleet.fleet.members)
     if unknown := sorted(kept - chosen):
         raise typer.BadParameter(
             f"{path} follows {listed(unknown)}, which the fleet does not have or --members leaves "
@@ -159,8 +159,8 @@ def _resumes_at(changes: FleetWatch) -> int:
 class _Shows:
     """Writes items of a watch, and says when members are left out and take part again."""
 
-    def __init__(self, out: Output, renderer: Renderer, opened: OpenFleet, patch: bool) -> None:
-        self._out, self._renderer, self._opened, self._patch = out, renderer, opened, patch
+    def __init__(self, out: Output, renderer: Renderer, open_fleet: OpenFleet, patch: bool) -> None:
+        self._out, self._renderer, self._open_fleet, self._patch = out, renderer, open_fleet, patch
         self._missing: tuple[str, ...] = ()
 
     def __call__(self, found: FleetChanges | Late) -> None:
@@ -195,7 +195,7 @@ class _Shows:
 
     def _json(self, name: str, found: Changes[str]) -> Json:
         form = change_json
-        if self._opened.fleet.member(name).prefix is not None:
+        if self._open_fleet.fleet.member(name).prefix is not None:
             form = written_change_json
         before = self._before(name, found.changes) if self._patch else None
         said = changes_json(self._renderer, found, form, before)
@@ -208,7 +208,7 @@ class _Shows:
 
     def _before(self, name: str, changes: Sequence[Change[str]]) -> list[bytes | None] | None:
         """Return the values before changes; None if these were compacted, or the member is away."""
-        each = self._opened.members.by_name[name]
+        each = self._open_fleet.members.by_name[name]
         with suppress(CompactedError, HistoryGapError, *SILENT):
             try:
                 return each.ask(lambda reads: values_before(reads, changes))
