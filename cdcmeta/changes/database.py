@@ -466,10 +466,7 @@ class LocalDocs:
         return self._space.entries_of([key])[0]
 
     def _write(self, id: str, rev: object, body: bytes | None, timeout: float | None) -> int:
-        """Replace the document at `rev`; return how often it was written.
-
-        Without a body, delete it.
-        """
+        """Replace the document at `rev`, or delete it (None); return how often it was written."""
         key = layout.local_key(id)
         while True:
             entry = self._entry(id)

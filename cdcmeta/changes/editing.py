@@ -316,10 +316,7 @@ class Writer:
         pause(min(left, self._rng.uniform(0, PAUSE_S_MAX * min(losses, 5))))
 
     def _known(self, edits: Iterable[Edit | Edited]) -> tuple[dict[str, Known], int | None]:
-        """Return the documents of edits, and the store revision to guard instead of each.
-
-        That revision is None if each document can have its own guard.
-        """
+        """Return documents of edits; the revision to guard if they are too many to guard each."""
         ids = list(dict.fromkeys(edit.id for edit in edits if isinstance(edit, Edit)))
         keys = [layout.winner_key(id) for id in ids]
         most = self._store.guards_max

@@ -132,7 +132,9 @@ class _Router:
         except Exception as e:
             error = answer_of(e)
             if error is None:
-                await _unexpected(e)(scope, receive, send)
+                close = {"Connection": "close"}  # as uvicorn will
+                error = HTTPError(500, "unknown_error", type(e).__name__, close)
+                await error_answer(error)(scope, receive, send)
                 raise
             answer = error_answer(error)
         await answer(scope, receive, send)
@@ -166,11 +168,6 @@ class _RawPath:
             path = "/" + path.partition("://")[2].partition("/")[2]
         scope = {**scope, "path": path.rstrip("/") or "/"}
         await self._app(scope, receive, send)
-
-
-def _unexpected(error: Exception) -> Response:
-    close = {"Connection": "close"}  # as uvicorn will
-    return error_answer(HTTPError(500, "unknown_error", type(error).__name__, close))
 
 
 # --- routes ---

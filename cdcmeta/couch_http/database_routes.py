@@ -246,10 +246,7 @@ async def _lines(
 async def _found_updates(
     service: Service, wanted: FeedRequest, since: int, read: Found | None, limit: int | None
 ) -> Found:
-    """Return the updates after `since`, and where to continue; a feed waits for the first.
-
-    `read` is the result of a read that was done already.
-    """
+    """Return the updates after `since` (`read`, if known), and where to continue; a feed waits."""
     deadline = None if wanted.heartbeat is not None else monotonic() + wanted.timeout
     if read is None:
         read = await service.read(_updates, service, since)
@@ -303,10 +300,7 @@ def _newest(state: DatabaseState, since: int) -> int:
 
 
 def _time_of(service: Service, revision: int) -> int:
-    """Return the timestamp of a revision, or the oldest one left if that was compacted.
-
-    One round trip, two if it was compacted.
-    """
+    """Return the timestamp of a revision, or the oldest one left if that was compacted."""
     while True:
         try:
             return service.store.timestamp_of(f"rev:{revision}")

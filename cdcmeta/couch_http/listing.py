@@ -150,10 +150,7 @@ def _is_text(value: object) -> bool:
 
 
 def _shortened(text: str, id_bytes: int) -> str:
-    """Return a text that is too long for an id, shortened, with the same place among ids.
-
-    The result is still longer than any id, so every id sorts the same way against both.
-    """
+    """Return a text cut to be just longer than any id: every id sorts the same way against both."""
     size = 0
     for at, character in enumerate(text[: id_bytes + 1], 1):
         size += len(character.encode()) + (character == "\0")

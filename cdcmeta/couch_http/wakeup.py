@@ -240,7 +240,8 @@ class Wakeups:
         """
         wakeup = self._by_name.get(name)
         if wakeup is None or wakeup.ended:
-            self._check_count()
+            if sum(not each.ended for each in self._by_name.values()) >= self._followed_max:
+                raise HTTPError(503, "service_unavailable", TOO_MANY)
             wakeup = self._by_name[name] = Wakeup(ChangesDB(self._store, name))
             if self.stopping:
                 wakeup.stop()
@@ -270,10 +271,6 @@ class Wakeups:
         """Wait until all threads have ended, after the event loop ended."""
         for wakeup in self._by_name.values():
             wakeup.join(2 * SLICE_S)
-
-    def _check_count(self) -> None:
-        if sum(not wakeup.ended for wakeup in self._by_name.values()) >= self._followed_max:
-            raise HTTPError(503, "service_unavailable", TOO_MANY)
 
     def _leave(self, name: str, wakeup: Wakeup) -> None:
         if not wakeup.waiting:

@@ -263,10 +263,7 @@ class GenerationLog:
     def _trimmed(
         self, tables: Sequence[str], ages: Sequence[tuple[int, bool]]
     ) -> tuple[int, dict[str, Exception]]:
-        """Trim tables up to each age (a time, and whether unread rows go); return rows and errors.
-
-        A failing table does not stop the next ones, unless the store cannot be reached.
-        """
+        """Trim tables up to ages (a time, and whether unread rows go); return rows and errors."""
         rows, failed = 0, dict[str, Exception]()
         for at, table in enumerate(tables):
             try:

@@ -53,21 +53,9 @@ class Rules:
     accept: Callable[[Times, int, int, int], int]
     patience: int
 
-    def needed_from(self, times: Times, now: int, leeway: int) -> int:
-        """Return the index of the first generation that is not obsolete."""
-        return max(0, bisect_right(times, now - self.patience * leeway) - 1)
-
-    def is_obsolete(self, times: Times, time: int, now: int, leeway: int) -> bool:
-        """Return whether a later generation makes the one of a time obsolete."""
-        at = bisect_right(times, time)
-        return at < len(times) and times[at] <= now - self.patience * leeway
-
 
 def _today(times: Times, ts: int, now: int, leeway: int) -> int:
-    """Accept a write into the previous generation if it is not older than the leeway.
-
-    A write into the current generation may have any age.
-    """
+    """Accept a write of any age into the current generation, a recent one into the previous one."""
     if ts > now + leeway:
         raise InvalidWriteTimeError("future", ts, now + leeway)
     if ts <= now - leeway:
@@ -258,7 +246,8 @@ class Generations:
         at = find(known.times, time)
         if at is not None and known.topologies[at] is not None:
             return True
-        return self._rules.is_obsolete(known.times, time, self._now(), self._leeway)
+        at = bisect_right(known.times, time)
+        return at < len(known.times) and known.times[at] <= self._obsolete_at()
 
     def prepare(self, time: int) -> bool:
         """Note that a generation operates from `time` on; return whether its topology is missing.
@@ -311,6 +300,10 @@ class Generations:
     def _now(self) -> int:
         return pack(self._now_ms())
 
+    def _obsolete_at(self) -> int:
+        """Return since when a generation's successor operates, at the latest, if it is obsolete."""
+        return self._now() - self._rules.patience * self._leeway
+
     def _put(self, time: int, topology: Topology | None) -> None:
         times, topologies, undecided_from = self._known
         times, topologies = times.copy(), topologies.copy()
@@ -323,7 +316,7 @@ class Generations:
 
     def _forget(self) -> None:
         times, topologies, undecided_from = self._known
-        first = self._rules.needed_from(times, self._now(), self._leeway)
+        first = max(0, bisect_right(times, self._obsolete_at()) - 1)
         self._known = _Known(times[first:], topologies[first:], undecided_from)
 
     def _check_late(self, time: int) -> None:

@@ -268,10 +268,7 @@ class LogFollower:
         return 0.0 if self._held_since is None else monotonic() - self._held_since[1]
 
     def _check_history(self, listed: list[int]) -> None:
-        """Raise `StoreRestoredError` if a known generation is not in the log.
-
-        Expiry removes the oldest ones, so those before the first listed one may be missing.
-        """
+        """Raise `StoreRestoredError` if the log lacks a known generation that did not expire."""
         for time in set(self.generations.times).difference(listed):
             if not listed or time > min(listed):
                 raise StoreRestoredError(

@@ -296,7 +296,9 @@ class Agent:
             self._refresh_news(self._heartbeat)
         for table in list(self._busy):
             self._continue(table)
-        return self._addressed(self._answers())
+        owner, bodies = self.owner, self._answers()
+        header = Header(self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch)
+        return [Envelope(header, body) for body in bodies]
 
     # --- receiving ---
 
@@ -551,11 +553,6 @@ class Agent:
             self._forget()
         rest = None if self._rest is None else self._replicated.rest(statuses, self._rest)
         return HeartbeatResponse(tuple(statuses.values()), self.is_stopping, rest)
-
-    def _addressed(self, bodies: list[Body]) -> list[Envelope]:
-        owner = self.owner
-        header = Header(self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch)
-        return [Envelope(header, body) for body in bodies]
 
 
 def _farther(held: RunningTable, progress: Progress) -> RunningTable:

@@ -314,10 +314,7 @@ def _arcs(snapshot: Snapshot[bytes], generation: layout.Generation) -> tuple[lis
 def _ranges(
     snapshot: Snapshot[bytes], generation: layout.Generation, after: int, limit: int, last: int
 ) -> list[TokenRange]:
-    """Return ranges that end after a token, in the order of the ring; one listing.
-
-    `last` is the end of the ring's last range.
-    """
+    """Return ranges that end after a token, in the order of the ring up to `last`; one listing."""
     prefix = layout.rows_prefix(generation.id)
     found = list(islice(snapshot.items(prefix, start=_row_key(prefix, after + 1)), limit))
     ends = [_token_of(layout.end_of(prefix, key)) for key, _ in found]
@@ -331,10 +328,7 @@ def _ranges(
 
 
 def _before(snapshot: Snapshot[bytes], prefix: bytes, end: int, last: int) -> int:
-    """Return the end of the range before the one that ends at a token.
-
-    Engines list forwards only: it looks at growing parts of the ring before the token.
-    """
+    """Return the end of the range before, from growing parts: engines list forwards only."""
     width = RING // ARCS_MAX // 64
     low = end
     while low > TOKEN_MIN - 1:

@@ -160,10 +160,7 @@ class CdcLogSource(TableSource):
 
 
 def _logged(changes: Changes[bytes]) -> Changes[str]:
-    """Return the rows that a commit has logged.
-
-    Removed ones were expired or trimmed; earlier ones were moved from an older version's keys.
-    """
+    """Return the rows that a commit has logged, not those removed, or moved from older keys."""
     rows = [row_of(each.key, each.value) for each in changes.changes if each.value is not None]
     return _as_changes(changes.commit, (row for row in rows if row.timestamp == changes.commit.ts))
 

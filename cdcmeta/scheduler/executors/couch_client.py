@@ -69,7 +69,7 @@ class CouchDatabase:
                 f"a login needs both {USER}, without a colon, and {PASSWORD}; or set neither"
             )
         pair = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._secrets = (pair, password) if password else ()
+        self.secrets = (pair, password) if password else ()
         self.headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if password:
             self.headers["Authorization"] = f"Basic {pair}"
@@ -82,12 +82,6 @@ class CouchDatabase:
         if self._tls is not None:
             return HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
         return HTTPConnection(self._host, self._port, timeout=timeout)
-
-    def without_login(self, text: str) -> str:
-        """Return a text of a server for a message: short, and without the login."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text[:REASON_CHARS_MAX]
 
 
 class CouchAnswer(NamedTuple):
@@ -123,9 +117,12 @@ class CouchClient:
             status, raw = self._sent(method, path, body)
         except (OSError, HTTPException) as e:
             self.close()
-            if not is_reused or isinstance(e, TimeoutError):
-                raise self._unanswered(e) from e
-            return self.request(method, path, body)
+            if is_reused and not isinstance(e, TimeoutError):
+                return self.request(method, path, body)
+            hint = "check the URL of the sink, and that the server runs"
+            if isinstance(e, TimeoutError):
+                raise self.error(f"did not answer within {self._write_s:g} s", hint=hint) from e
+            raise self.error("cannot be reached", str(e) or type(e).__name__, hint) from e
         except BaseException:
             self.close()
             raise
@@ -160,7 +157,9 @@ class CouchClient:
 
     def error(self, what: str, text: str = "", hint: str = "is it a CouchDB server?") -> SinkError:
         """Return an error that names the database; `text` is the server's."""
-        shown = f" ({self.database.without_login(text)})" if text else ""
+        for secret in self.database.secrets:
+            text = text.replace(secret, "***")
+        shown = f" ({text[:REASON_CHARS_MAX]})" if text else ""
         return SinkError(f"{self.database.url} {what}{shown}: {hint}")
 
     def close(self) -> None:
@@ -195,12 +194,6 @@ class CouchClient:
             if answer.will_close or not is_sent:
                 self.close()
             return answer.status, raw
-
-    def _unanswered(self, error: Exception) -> SinkError:
-        hint = "check the URL of the sink, and that the server runs"
-        if isinstance(error, TimeoutError):
-            return self.error(f"did not answer within {self._write_s:g} s", hint=hint)
-        return self.error("cannot be reached", str(error) or type(error).__name__, hint)
 
 
 def _pieces(sock: socket, body: bytes, deadline: float) -> Iterator[bytes]:

@@ -227,10 +227,7 @@ class CouchWriter(TableWriter):
         return found
 
     def _read_record(self) -> SinkRecord | None:
-        """Return what counts of the record, and keep its revision; None if there is none.
-
-        Raises `SinkError` if a later assignment has begun, or the table is another changefeed's.
-        """
+        """Return what counts of the record, None without one; keep its revision."""
         answer = self._client.request("GET", self._local)
         self._rev = ""
         if answer.status == 404:
@@ -238,7 +235,10 @@ class CouchWriter(TableWriter):
         if answer.status != 200:
             raise self._client.rejected("a read", answer)
         try:
-            kept, self._rev = _kept_in(answer.value), str(answer.value["_rev"])
+            record = answer.value
+            origin = (record["place"], record["created"]) if "place" in record else ()
+            kept = SinkRecord.read(record["token"], record["checkpoint"], origin)
+            self._rev = str(record["_rev"])
         except (ValueError, TypeError, KeyError, OverflowError):
             raise self._client.error(
                 f"has an invalid record of table {self._table!r}", hint=f"delete {self._local}"
@@ -396,12 +396,6 @@ def _check_depth(value: object, left: int) -> None:
             raise ValueError("nested too deep")
         for each in value.values() if isinstance(value, dict) else value:
             _check_depth(each, left - 1)
-
-
-def _kept_in(record: Mapping[str, Any]) -> SinkRecord:
-    """Return what a table's record has. Raises `ValueError`, `TypeError`, `KeyError`."""
-    origin = (record["place"], record["created"]) if "place" in record else ()
-    return SinkRecord.read(record["token"], record["checkpoint"], origin)
 
 
 def _encoded(value: object) -> bytes:

@@ -205,10 +205,7 @@ def _living_of(row: Mapping[str, Any]) -> list[Revision]:
 
 
 def _tombstone(id: str, leaf: Revision) -> bytes:
-    """Return the deleted revision that follows a leaf: the same one whenever it is made.
-
-    Its hash is small, so that of deleted leaves at the same position the source's wins.
-    """
+    """Return the deleted revision after a leaf, always the same, with a hash that does not win."""
     digest = hashlib.blake2b(f"{leaf} {id}".encode(), digest_size=HASH_BYTES // 2).digest()
     ended = Revision(leaf.position + 1, bytes(HASH_BYTES // 2) + digest)
     path = revisions_member(Leaf(False, ended, (leaf.hash,)))

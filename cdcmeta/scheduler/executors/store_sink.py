@@ -189,10 +189,7 @@ class StoreTableWriter(TableWriter):
                 return  # an earlier try landed
 
     def _read(self) -> SinkRecord:
-        """Read record and fence, which the next commit guards; return what counts.
-
-        Raises `SinkError` if this writer is fenced, or the table is another changefeed's.
-        """
+        """Read record and fence, which the next commit guards; return what counts."""
         space, keys = self._target.space(self._space), [self._key, self._fence_key]
         entry, fence = space.entries_of(keys, timeout=self._left_s())
         counting = NOTHING

@@ -290,7 +290,9 @@ class Coordinator:
         for envelope in inbox:
             self._receive(envelope, cluster)
         if not self.captures.is_initialized and self.captures.may_initialize(self._waited):
-            self._initialize(cluster)
+            self.replication.begin(cluster.tables, self.progress.floor_of, self._found)
+            self.captures.is_initialized, self._found = True, {}
+            self._decided = self._reasons.take(FOUND)
         if self.captures.is_initialized:
             self._desired.update(cluster.tables, self.replication, self.progress)
             self._schedule(cluster)
@@ -414,12 +416,6 @@ class Coordinator:
         if self.captures.is_initialized:
             self._outbox.put(self.replication.reported(sender, statuses))
 
-    def _initialize(self, cluster: Cluster) -> None:
-        self.replication.begin(cluster.tables, self.progress.floor_of, self._found)
-        self.captures.is_initialized = True
-        self._found = {}
-        self._decided = self._reasons.take(FOUND)
-
     # --- deciding ---
 
     def _facts(self, cluster: Cluster) -> Facts:
@@ -526,10 +522,7 @@ class Coordinator:
         return not is_quiet or self._rounds % QUIET_ROUNDS == 0
 
     def _beat(self, capture: str, cluster: Cluster) -> Heartbeat:
-        """Return a heartbeat; rarely one that asks for all tables, or if the last answer differed.
-
-        Before the sets are made, all are full: a new owner has to know everything.
-        """
+        """Return a heartbeat; a full one rarely, after another answer, and to begin with."""
         last = self._full_at.get(capture, 0)
         is_full = (
             not last

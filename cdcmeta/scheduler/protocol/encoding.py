@@ -167,10 +167,7 @@ def _flag(value: Any, what: str) -> bool:
 
 
 def _columns(rows: Any, what: str, *numbers: str) -> list[tuple[Any, ...]]:
-    """Return the columns of rows: a table, different in each row, then numbers.
-
-    Columns, because a call for each member of thousands of rows would be slow.
-    """
+    """Return rows as columns, for speed: a table, different in each row, then numbers."""
     if type(rows) is not tuple:
         raise InvalidMessageError(f"tables are an array, not {_shown(rows)}")
     for row in rows:

@@ -259,13 +259,14 @@ class Life:
     def _lead(self) -> None:
         """Begin a term after an election, and end it with the leadership."""
         leads = self._election.leading
-        if self._owner_writes is not None and self._owner_writes.is_helpless:
+        writes = self._owner_writes
+        if writes is not None and writes.is_helpless:
             self._stands_back_until = monotonic() + STAND_BACK_S
         if self._stands_back_until > monotonic():
             leads = False
-        if self._term is not None and (not leads or self._term.is_deposed):
+        if writes is not None and (not leads or writes.is_deposed):
             self._end_term()
-        elif self._term is None and leads and not self.is_leaving:
+        elif writes is None and leads and not self.is_leaving:
             revision, view = self._election.revision, self.registry.view
             if view.revision < revision:
                 self.registry.look()

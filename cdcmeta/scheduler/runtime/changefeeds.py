@@ -21,7 +21,6 @@ from snapkv import (
     CompactedError,
     ConflictError,
     Entry,
-    Snapshot,
     SnapshotKV,
     When,
 )
@@ -112,14 +111,14 @@ class Changefeeds:
     def get(self, id: str, *, as_of: When | None = None) -> Changefeed:
         """Return a changefeed; raises `ChangefeedNotFoundError`. One round trip."""
         records.check_name("a changefeed", id)
-        entry = self._at(as_of).entries_of([_key(id)])[0]
+        entry = self._space.at(as_of).entries_of([_key(id)])[0]
         if entry is None:
             raise ChangefeedNotFoundError(id)
         return _feed(_key(id), entry)
 
     def list(self, *, as_of: When | None = None) -> list[Changefeed]:
         """Return all changefeeds, by id. One round trip."""
-        found = self._at(as_of).entries(records.FEED)
+        found = self._space.at(as_of).entries(records.FEED)
         return [_feed(key, entry) for key, entry in found]
 
     def pause(self, id: str) -> Changefeed:
@@ -212,7 +211,7 @@ class Changefeeds:
     ) -> tuple[Changefeed, records.StoredCheckpoint | None]:
         """Return a changefeed and its stored checkpoint, if it has one. One round trip."""
         key = _key(id)
-        entry, stored = self._at(as_of).entries_of([key, records.CHECKPOINT + id.encode()])
+        entry, stored = self._space.at(as_of).entries_of([key, records.CHECKPOINT + id.encode()])
         if entry is None:
             raise ChangefeedNotFoundError(id)
         feed = _feed(key, entry)
@@ -227,7 +226,7 @@ class Changefeeds:
         With a `limit`, of so many tables, the first by name.
         """
         prefix = records.place_key(id, "")
-        found = islice(self._at(as_of).items(prefix), limit)
+        found = islice(self._space.at(as_of).items(prefix), limit)
         return [records.place_of(key, raw) for key, raw in found]
 
     def places_of(
@@ -238,7 +237,7 @@ class Changefeeds:
         One round trip for each 128 tables, and for each commit that placed some of them.
         """
         keys = [records.place_key(id, table) for table in tables]
-        entries = self._at(as_of).entries_of(keys)
+        entries = self._space.at(as_of).entries_of(keys)
         times = {entry.revision: 0 for entry in entries if entry is not None}
         for revision in times:
             with suppress(CompactedError):
@@ -262,7 +261,7 @@ class Changefeeds:
         end.
         """
         alive = set(self.captures()) if as_of is None else None
-        found = self._at(as_of).items(records.REPORT)
+        found = self._space.at(as_of).items(records.REPORT)
         named = {key.removeprefix(records.REPORT).decode(): raw for key, raw in found}
         return {
             name: feed_reports(raw) for name, raw in named.items() if alive is None or name in alive
@@ -282,9 +281,6 @@ class Changefeeds:
         known = ", ".join(sorted(alive)) or "none"
         what = "several captures have" if found else "no capture has"
         raise InvalidArgumentError(f"{what} the name {name!r}; registered are: {known}")
-
-    def _at(self, as_of: When | None) -> Snapshot[bytes]:
-        return self._space.at(as_of)
 
 
 def check_table(feed: Changefeed, table: str) -> None:

@@ -109,8 +109,16 @@ class Registry:
                     self._watch.close()
                     self._watch = self._read_records()
                     self._is_lost = False
-                changed = self._take(self._watch.next(WAIT_S))
-                due = changed or self._asked.is_set() or monotonic() - looked_at >= LOOK_S
+                changes = self._watch.next(WAIT_S)
+                for change in changes or ():
+                    if change.value is None:
+                        self._remove(change.key)
+                    else:
+                        revision = change.commit.revision
+                        self._put(change.key, change.value, revision, revision)
+                due = (
+                    changes is not None or self._asked.is_set() or monotonic() - looked_at >= LOOK_S
+                )
                 if due:
                     self._asked.clear()
                     self._view, looked_at = self._looked(), monotonic()
@@ -127,10 +135,7 @@ class Registry:
                 self._asked.wait(RETRY_S)
 
     def _looked(self) -> ClusterView:
-        """Read sessions and leader; two round trips, two more if a session has ended.
-
-        Evictions after the sessions: an eviction is on record before it ends the session.
-        """
+        """Read sessions, leader, then evictions: one is on record before it ends the session."""
         sessions = self._store.sessions(timeout=TIMEOUT_S)
         captures = records.registered(sessions, self._cluster)
         return ClusterView(
@@ -169,17 +174,6 @@ class Registry:
         for key, entry in snapshot.entries():
             self._put(key, entry.value, entry.revision, entry.created)
         return self._space.watch(since=snapshot.timestamp)
-
-    def _take(self, changes: object) -> bool:
-        if changes is None:
-            return False
-        for change in changes:  # type: ignore[attr-defined]
-            if change.value is None:
-                self._remove(change.key)
-            else:
-                revision = change.commit.revision
-                self._put(change.key, change.value, revision, revision)
-        return True
 
     def _put(self, key: bytes, value: bytes, revision: int, created: int) -> None:
         """Take a record; `created` counts for one that is not known yet."""

@@ -187,11 +187,6 @@ class Term:
         self.wants_to_resign = False
         """Whether this capture is to be drained: another one must lead first."""
 
-    @property
-    def is_deposed(self) -> bool:
-        """Whether another owner was elected."""
-        return self._owner_writes.is_deposed
-
     def tick(
         self, view: ClusterView, inbox: Mapping[str, list[Envelope]], now: int
     ) -> list[tuple[str, Envelope]]:

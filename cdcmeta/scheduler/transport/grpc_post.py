@@ -418,10 +418,7 @@ class GrpcPost:
 
 
 def _read(raw: bytes) -> tuple[list[tuple[str, Envelope, int]], list[str]]:
-    """Return the messages of a call with their sizes, and why the rest is not understood.
-
-    Raises for a call that no version sends.
-    """
+    """Return the messages of a call with their sizes, and why the rest is not understood."""
     version, messages = msgpack.unpackb(raw)
     if type(version) is not int or version != VERSION:
         raise InvalidMessageError("another version of calls", "unsupported")
