@@ -130,7 +130,7 @@ class FenceEvent(Event):
 
     `outcome` is "landed", "dead" (the commit never happened), "undecidable" (compaction took the
     answer) or "open" (the caller's deadline passed; another call may find it out). `timestamp` is
-    that of the commit.
+    the timestamp of the commit.
     """
 
     METHOD: ClassVar[str] = "on_fence"
@@ -198,9 +198,9 @@ class CompactionEvent(Event):
 class RecordEvent(Event):
     """A recorder reports, each second and when its state changes; `store` is what it records.
 
-    `state` is that of `RecordStatus`; `recorded` is the timestamp of the newest durable commit,
-    `lag_s` the age of the newest one that is not durable yet (0.0 if all are). `commits`, `changes`
-    and `gaps` count since it began; `pending_bytes` are not durable yet.
+    `state` is the state of a `RecordStatus`; `recorded` is the timestamp of the newest durable
+    commit, `lag_s` the age of the newest one that is not durable yet (0.0 if all are). `commits`,
+    `changes` and `gaps` count since it began; `pending_bytes` are not durable yet.
     """
 
     METHOD: ClassVar[str] = "on_record"

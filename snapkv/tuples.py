@@ -42,7 +42,7 @@ _STAMP = struct.Struct(">QHH")
 
 
 class Single(float):
-    """A float of 32 bits; a type of its own, because its encoding differs from that of `float`."""
+    """A float of 32 bits; a type of its own, because its encoding is not that of a `float`."""
 
     def __repr__(self) -> str:
         return f"Single({float(self)!r})"

@@ -47,7 +47,7 @@ from snapkv.tuples import Versionstamp
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A document as it was read; `revision` is that of its winner's key."""
+    """A document as it was read; `revision` is the revision of its winner's key."""
 
     key: bytes
     tree: Tree | None = None

@@ -94,7 +94,7 @@ def _of_design_docs(listing: Listing) -> Listing:
 
 
 def listing_of(call: ServiceCall, body: dict[str, Any], id_bytes: int = ID_BYTES_MAX) -> Listing:
-    """Return the options of a request; those in the body override the query.
+    """Return the options of a request; options in the body override the query.
 
     No id is longer than `id_bytes` bytes.
     """

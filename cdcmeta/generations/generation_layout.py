@@ -334,7 +334,7 @@ class LogState:
 
 
 def read_state(space: Space, as_of: When | None = None) -> LogState:
-    """Return the newest state, or that of a time; one or two round trips."""
+    """Return the newest state, or the state of a time; one or two round trips."""
     snapshot = space.at(as_of)
     head, switch, aborted = snapshot.entries_of([HEAD, SWITCH, ABORTED])
     return LogState(

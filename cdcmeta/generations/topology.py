@@ -52,7 +52,7 @@ class TokenRange(NamedTuple):
     """The tokens in (start, end], and the streams of their writes.
 
     The first range of a topology begins at the last one's end and crosses the ring's end. The n-th
-    of `streams` is that of the n-th shard.
+    of `streams` is the stream of the n-th shard.
     """
 
     start: int

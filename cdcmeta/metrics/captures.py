@@ -42,7 +42,7 @@ class CaptureMetrics:
                 ) from e
 
     def describe(self) -> Iterable[Metric]:
-        """Return all metrics without samples, which the registry compares with those it has."""
+        """Return all metrics without samples, which the registry compares with its metrics."""
         return _Gauges().families()
 
     def collect(self) -> Iterable[Metric]:

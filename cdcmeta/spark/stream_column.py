@@ -35,8 +35,8 @@ def with_stream(
     """Return a DataFrame with an additional column: the stream of each row, 16 bytes.
 
     `key_column` is BINARY or STRING (its UTF-8), `ts_column` TIMESTAMP or BIGINT (snapkv's
-    timestamps). The stream is that of the generation which operated at the row's time; NULL before
-    the first one, and where the key or the time is NULL. This call reads
+    timestamps). The stream is a stream of the generation which operated at the row's time; NULL
+    before the first one, and where the key or the time is NULL. This call reads
     `generations`: all of a log, or pairs of a time and a topology. Computed with NumPy, by batches.
 
     Raises `InvalidArgumentError` for columns that are missing, duplicate or of another type, and

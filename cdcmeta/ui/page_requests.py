@@ -64,7 +64,7 @@ def time_of_moment(c: Context) -> int:
 
 
 def span_of(c: Context) -> LaneSpan:
-    """Return the time of lanes: that of the time bar."""
+    """Return the time of lanes, which is the time of the time bar."""
     return LaneSpan(c.bar.start_ms, c.bar.end_ms, physical_ms(time_of_moment(c)))
 
 
@@ -96,7 +96,7 @@ def listed(names: Iterator[str], limit: int, row: Callable[[str], T]) -> Listed[
 def space_names(store: SnapshotKV, prefix: str, start: str, when: When | None) -> Iterator[str]:
     """Yield the names after a prefix of spaces at a moment, from a name on; in stored order.
 
-    One round trip for each, also for those before `start`.
+    One round trip for each name, also for names before `start`.
     """
     names = (name.removeprefix(prefix) for name in store.spaces(prefix, when))
     return dropwhile(lambda name: bool(start) and _stored(name) < _stored(start), names)

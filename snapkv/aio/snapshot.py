@@ -20,7 +20,7 @@ class Snapshot(Shown, KeysAndValues[K, V]):
     """All keys at one moment: `snapkv.Snapshot` with awaited reads.
 
     `await snapshot["key"]` reads a value; iteration yields keys. Each method costs and raises as
-    that of `snapkv.Snapshot`.
+    the method of `snapkv.Snapshot`.
     """
 
     def __init__(self, runner: Runner, snapshot: SyncSnapshot[K, V]) -> None:

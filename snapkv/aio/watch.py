@@ -97,7 +97,7 @@ class SharedWatch(Generic[K]):
             await self.runner.run(source.close)
 
     def discard(self, watch: Watch[K, Any]) -> None:
-        """Deliver nothing more to a watch; after the last, that of the engine ends soon."""
+        """Deliver nothing more to a watch; after the last one, the engine's watch ends soon."""
         self._watches.discard(watch)
         if (others := self._of_prefix.get(watch.prefix)) is not None:
             others.discard(watch)
@@ -188,10 +188,10 @@ class Watch(AsyncClosing, KeysAndValues[K, V]):
     """The commits after a moment that changed a key with a prefix, as an asynchronous iterator.
 
     `await store.watch(...)`, `async with` and the first step begin it: "now" is then.
-    `timestamp` is that of the newest commit seen, matching or not: a new watch from there continues
-    without gap or repetition. Iteration waits for ever, or ends after `timeout` seconds without a
-    change, but never before it has returned all commits that are older than its beginning. Use it
-    from one task. Errors as of `snapkv.Watch`.
+    `timestamp` is the timestamp of the newest commit seen, matching or not: a new watch from there
+    continues without gap or repetition. Iteration waits for ever, or ends after `timeout` seconds
+    without a change, but never before it has returned all commits that are older than its
+    beginning. Use it from one task. Errors as of `snapkv.Watch`.
     """
 
     def __init__(

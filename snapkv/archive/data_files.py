@@ -202,7 +202,7 @@ class CommitLog:
         return next(self.back(manifest, revision), None)
 
     def back(self, manifest: Manifest, revision: int) -> Iterator[KeyValue]:
-        """Yield the version in force at a revision, and those before it, newest first."""
+        """Yield the version in force at a revision, and the versions before it, newest first."""
         created = manifest.source.created
         for file, group in reversed(self._groups(manifest)):
             if int.from_bytes(group.first, "big") > revision:

@@ -95,8 +95,8 @@ class Gap(NamedTuple):
 class Manifest:
     """What an archive consists of.
 
-    Revisions `since` to `high` are known, except those in `gaps`. The deltas and logs hold the
-    changes of `since` + 1 to `high` and tile these revisions, and there is a base at `since`.
+    Revisions `since` to `high` are known, except the revisions in `gaps`. The deltas and logs hold
+    the changes of `since` + 1 to `high` and tile these revisions, and there is a base at `since`.
     `since_timestamp` and `resolved` are the timestamps of the commits in force at `since` and at
     `high`: each commit between them is in the archive, or in a gap.
     """

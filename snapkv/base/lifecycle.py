@@ -45,7 +45,7 @@ class ForkBarrier:
             self._inside -= 1
 
     def close(self) -> None:
-        """Let no thread in, and wait for those inside."""
+        """Let no thread in, and wait for the threads inside."""
         with self._lock:
             self._closed = True
         for _ in range(round(FORK_WAIT_S / LOOK_S)):

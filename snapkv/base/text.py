@@ -42,7 +42,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Return a text in which every character can be seen; those in `keep` stay.
+    r"""Return a text in which every character can be seen; the characters in `keep` stay.
 
     Control, bidirectional, zero-width and other invisible characters become `\n`, `\u202e` and so
     on. A backslash stays as it is: use `quoted` where the text must be read back.

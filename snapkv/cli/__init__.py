@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (default: that of the process); return its exit code."""
+    """Run one command line (default: the arguments of the process); return its exit code."""
     try:
         # takes a while; Ctrl-C then must not print a traceback
         from snapkv.cli import app

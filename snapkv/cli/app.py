@@ -75,7 +75,7 @@ def snapkv(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (default: that of the process); return its exit code."""
+    """Run one command line (default: the arguments of the process); return its exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, without gRPC's log
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if words in (["archive"], ["fleet"]):

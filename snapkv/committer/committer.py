@@ -160,7 +160,7 @@ class Committer:
         return self._recovery.resolve(sent, checks, monotonic() + timeout)
 
     def close(self) -> None:
-        """Reject new commits; those in flight still get their outcome."""
+        """Reject new commits; commits in flight still get their outcome."""
         self._queue.close()
 
     def _submit(self, call: Call) -> Commit:

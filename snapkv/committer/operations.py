@@ -276,8 +276,8 @@ def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:
 def compile_operations(ops: Ops, layout: Layout, writer: str = "") -> Operations:
     """Check operations and translate them to stored keys; O(n log n).
 
-    `writer` is that of operations that name none. Raises `InvalidKeyError`, `InvalidTypeError`,
-    `InvalidOptionError` (writer, meta), `CommitTooLargeError` (note, meta).
+    `writer` is the writer of operations that name none. Raises `InvalidKeyError`,
+    `InvalidTypeError`, `InvalidOptionError` (writer, meta), `CommitTooLargeError` (note, meta).
     """
     if not isinstance(ops, Ops):
         raise wrong_type("what is committed", "Ops", ops)

@@ -121,7 +121,7 @@ class SentRequest:
         )
 
     def is_mine(self, stored: StampRecord) -> bool:
-        """Return whether a stored stamp is that of this commit."""
+        """Return whether a stored stamp belongs to this commit."""
         return (
             stored.timestamp == self.stamp.timestamp
             and stored.fence_of is None

@@ -54,7 +54,7 @@ class ArchiveTarget(RecordTarget):
         self.writer.begin(mark, state)
 
     def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
-        """Write the differences between the newest archived state and that of a mark."""
+        """Write the differences between the newest archived state and the state of a mark."""
         root = self.writer.layout.root
         known = ArchiveEngine(self._files)
         before = known.scan(root, prefix_end(root), revision=last.mod_revision)

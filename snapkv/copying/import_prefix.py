@@ -319,7 +319,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKeys:
-    """The keys with a prefix at one revision; those below `roots` belong to snapkv stores."""
+    """The keys with a prefix at one revision; keys below `roots` belong to snapkv stores."""
 
     engine: Engine
     start: bytes

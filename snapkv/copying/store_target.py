@@ -83,7 +83,7 @@ class StoreTarget(RecordTarget):
         return b"/data/" + self._layout.ts, b"/sys/ts"
 
     def is_echo(self, value: bytes) -> bool:
-        """Return whether a value is that of a commit which was made here; a lookup."""
+        """Return whether a value belongs to a commit which was made here; a lookup."""
         try:
             stamp = StampRecord.decode(value)
             found = self._core.timeline.find(stamp.timestamp)

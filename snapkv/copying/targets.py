@@ -45,7 +45,7 @@ class RecordTarget(ABC):
 
     @abstractmethod
     def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
-        """Record what differs between the newest recorded state and that of a mark."""
+        """Record what differs between the newest recorded state and the state of a mark."""
 
     @abstractmethod
     def add(self, step: SourceCommit) -> None:
@@ -68,7 +68,7 @@ class RecordTarget(ABC):
 
 
 def lost_marks(last: KeyValue, mark: KeyValue) -> list[KeyValue]:
-    """Return marks in place of those between two, which are lost.
+    """Return marks in place of the lost ones between two marks.
 
     As many commits as their ordinals say had revisions and timestamps between the two. So there is
     a place for each.

@@ -121,7 +121,7 @@ class Watcher(Protocol):
 class Replay(NamedTuple):
     """What a range did in the revisions `first` to `last`; `before`: with the values before.
 
-    `range_end` is as that of a `Range`. With `keys_only` values may be left out.
+    `range_end` is as in a `Range`. With `keys_only` values may be left out.
     """
 
     key: bytes
@@ -169,7 +169,7 @@ class Pairs(NamedTuple):
 class Versions(NamedTuple):
     """Successive versions of a key since one creation, newest first, as columns.
 
-    `version` is that of the newest one. Without versions both numbers are 0.
+    `version` is the version number of the newest one. Without versions both numbers are 0.
     """
 
     revisions: list[int]
@@ -304,7 +304,7 @@ class GetResult(NamedTuple):
 
 
 def one_of(answer: ReadResult) -> GetResult:
-    """Return the answer to a read of one key as that of a point read."""
+    """Return the answer to a read of one key as the answer to a point read."""
     kvs = answer.results[0].kvs
     return GetResult(answer.header, kvs[0] if kvs else None)
 
@@ -351,7 +351,7 @@ class Engine(Protocol):
         """
 
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:
-        """Return the version of a key at a revision (not 0) and those before it, newest first.
+        """Return the version of a key at a revision (not 0) and earlier ones, newest first.
 
         They are successive, and none is older than the key's creation. Returns at most `limit`, and
         fewer if a remote engine needed another request; none if the key is absent.

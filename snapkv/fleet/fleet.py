@@ -55,7 +55,7 @@ from snapkv.times import (
 class Fleet(Closing):
     """A read-only federation of members: stores, observed prefixes, archives.
 
-    A member is *final* up to a timestamp: that of its newest commit or tick, or, of an archive, of
+    A member is *final* up to the timestamp of its newest commit or tick, or, of an archive, of
     the last recorded commit. No commit at or below it can come. A moment of the fleet is final if
     that is true of each of its members. Finality never comes from a clock.
 

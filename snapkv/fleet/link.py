@@ -86,7 +86,7 @@ class Silence:
 class MemberLink:
     """A member and its open store, observed keys or archive; safe for threads.
 
-    `clock` is that of the ticks of `finish`. A member that did not answer counts as away for
+    `clock` is the clock of the ticks of `finish`. A member that did not answer counts as away for
     `away_s` seconds: calls then do not wait for it.
     """
 

@@ -26,7 +26,7 @@ NAME_CHARACTERS_MAX = 256
 class Member:
     """One member as it was described; nothing is opened yet.
 
-    `url` is that of a store's engine, or `archive:URL`. With a `prefix`, the member are the keys
+    `url` is the URL of a store's engine, or `archive:URL`. With a `prefix`, the member are the keys
     that other programs write below it, at the ticks of the store `store_name`. It belongs to the
     fleet at the times from `joined` on, up to and including `left`. `opened` is a store that the
     caller has open, and closes.

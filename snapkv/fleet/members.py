@@ -83,7 +83,7 @@ class Members:
             raise StoreClosedError(CLOSED) from e
 
     def pins(self, names: Iterable[str], timestamp: int) -> dict[str, Pin]:
-        """Return members at a moment; those whose revision is known cost no round trip."""
+        """Return members at a moment; a member whose revision is known costs no round trip."""
         by_name = self.by_name
         found = {name: by_name[name].quick(timestamp) for name in names}
         slow = [name for name, pin in found.items() if pin is None]

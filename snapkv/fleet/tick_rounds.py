@@ -176,7 +176,7 @@ class Round:
 
 
 class RoundMissed(Exception):
-    """The member has a newer timestamp than that of the round."""
+    """The member has a newer timestamp than the round."""
 
     def __init__(self, newest: int) -> None:
         super().__init__(format_time(newest))

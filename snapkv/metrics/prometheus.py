@@ -284,7 +284,7 @@ class Metrics(Hooks):
     # --- the collector ---
 
     def describe(self) -> Iterable[Metric]:
-        """Return all metrics without samples, which the registry compares with those it has."""
+        """Return all metrics without samples, which the registry compares with its metrics."""
         return [*self._collected(), *families().values()]
 
     def collect(self) -> Iterator[Metric]:

@@ -55,11 +55,12 @@ def changed(
 ) -> Iterator[CommitChanges]:
     """Yield the commits in (low, high] with what they did to the range [start, end).
 
-    A write without a timestamp carries that of the first mark at or after it. In a store it is
-    part of that commit, and a key that was created and removed within one commit is left out; an
-    observed write is yielded by itself, before the mark. Observed bounds may be between two marks.
-    Costs two watches, of the time line and of the range. Raises `CompactedError` if changes in
-    between were compacted, and at the end `StoreRestoredError` if they were not of one history.
+    A write without a timestamp carries the timestamp of the first mark at or after it. In a store
+    it is part of that commit, and a key that was created and removed within one commit is left
+    out; an observed write is yielded by itself, before the mark. Observed bounds may be between
+    two marks. Costs two watches, of the time line and of the range. Raises `CompactedError` if
+    changes in between were compacted, and at the end `StoreRestoredError` if they were not of one
+    history.
     """
     if low.revision >= high.revision:
         return

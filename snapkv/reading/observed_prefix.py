@@ -51,7 +51,7 @@ class Ticks:
         return self._observed(self._timeline.now())
 
     def at(self, timestamp: int) -> Moment:
-        """Return the moment of a timestamp; costs as that of a store.
+        """Return the moment of a timestamp; costs as in a store.
 
         Raises `NotObservedError` before the first tick, `CompactedError`.
         """
@@ -387,7 +387,7 @@ class Observed(KeyspaceReads[K, bytes], Closing):
 
     @bounds
     def resolved(self, *, timeout: float | None = None) -> int:
-        """Return the timestamp at or below which nothing changes any more: that of the newest tick.
+        """Return the timestamp of the newest tick: at or below it nothing changes any more.
 
         0 before the first one. One round trip. Raises `EngineUnavailableError`,
         `ReadTimeoutError`.

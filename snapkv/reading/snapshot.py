@@ -127,8 +127,8 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
 
     Reading is lazy: a key costs one round trip, iterating one per page. Prefer `items()` over
     `dict(snapshot)`, which reads key by key. `timeout` bounds a read in seconds, as in a store;
-    None means that of `at(timeout=...)`. Reads raise `CompactedError`, `EngineUnavailableError`,
-    `ReadTimeoutError`.
+    None means the timeout of `at(timeout=...)`. Reads raise `CompactedError`,
+    `EngineUnavailableError`, `ReadTimeoutError`.
 
     Values are bytes, or what the codec of the store decodes as they are read: `DecodeError` if it
     does not read one. `raw` and tables have the bytes.
@@ -375,7 +375,7 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
     ) -> Iterator[Difference[K, V]]:
         """Yield the differences from this snapshot to `other`, in key order.
 
-        Costs the changes in between if those are few and not compacted, else one pass over both.
+        Costs the changes in between if they are few and not compacted, else one pass over both.
         Raises `InvalidTypeError` if `other` is not a snapshot of the same keys, or if only one of
         the two has a codec.
         """

@@ -218,7 +218,7 @@ class KeyspaceReads(KeysAndValues[K, V]):
         a numpy array of integers, and the result an array of int64 in the same shape. They may
         repeat, in any order.
 
-        Nothing is read if one of them is not valid. Times in the ring, and those looked up before,
+        Nothing is read if one of them is not valid. Times in the ring, and times looked up before,
         cost no round trip. The rest costs, if there are many times per 256 commits, at most 4 to 12
         round trips and one watch over these commits; otherwise a search for each, 2 to 3 round
         trips. A text such as `rev:4` costs one. O(log commits) for each time; holds 4,096 commits

@@ -180,7 +180,7 @@ class Limit:
 
 
 def limit_of(options: SourceOptions, read_limit: Any = None) -> Limit:
-    """Return the limit of a batch: that of the options, unless Spark asks for everything."""
+    """Return the limit of a batch, which the options give, unless Spark asks for everything."""
     if LIMITS_KNOWN and isinstance(read_limit, _spark.ReadAllAvailable):
         return Limit(None, None)
     return Limit(options.count("maxRowsPerTrigger"), options.count("maxBytesPerTrigger"))

@@ -181,7 +181,7 @@ def open(
 
 
 def url_or_environment(url: str | None) -> str:
-    """Return a URL; for None that of the environment. Raises `InvalidOptionError` without one."""
+    """Return a URL; for None the environment's. Raises `InvalidOptionError` without one."""
     if url is not None:
         return url
     url = os.environ.get(STORE_VARIABLE)

@@ -50,7 +50,7 @@ def planned(
 ) -> RestorePlan:
     """Return what restoring a moment (None: now) would change; raises as `SnapshotKV.restore`.
 
-    `timeout` is that of each read.
+    `timeout` is the timeout of each read.
     """
     check_text("prefix", prefix)
     past, head = keys.at(when, timeout=timeout), keys.at(timeout=timeout)

@@ -137,7 +137,7 @@ class KeyspaceWrites(View[K, V]):
         the key, the same value commits nothing. If another writer came first, the key is read
         again after a short wait, and `fn` is called again. `tries` bounds the calls of
         `fn`, and `timeout` the seconds of all of them together (None: the store's
-        `commit_timeout`). `guards` are further ones, such as that of a leader: if one of these
+        `commit_timeout`). `guards` are further ones, such as the guard of a leader: if one of these
         fails, the update is not tried again. `note`, `writer` and `meta` are as for `commit`.
 
         With a codec, `fn` may change the value in place and return it. A value that is encoded as

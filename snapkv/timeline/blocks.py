@@ -21,7 +21,7 @@ class _Run(NamedTuple):
     """Consecutive marks; immutable, so that it is read without a lock.
 
     The last of `revisions` is 0, because the mark after the last one is not known; the last mark's
-    own revision is `last_revision`. `ordinal` is that of the first mark.
+    own revision is `last_revision`. `ordinal` is the ordinal of the first mark.
     """
 
     timestamps: array[int]
@@ -61,7 +61,8 @@ class Blocks:
     def add(self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int]) -> None:
         """Add consecutive marks, oldest first; O(runs behind them).
 
-        `ordinal` is that of the first mark. Runs that overlap or touch them are joined with them.
+        `ordinal` is the ordinal of the first mark. Runs that overlap or touch them are joined with
+        them.
         """
         if self._changing or self._marks + len(timestamps) > MARKS_MAX:
             self.clear()

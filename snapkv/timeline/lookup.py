@@ -186,7 +186,7 @@ class Lookup:
     ) -> None:
         """Keep consecutive marks, oldest first, unless their epoch is over.
 
-        `ordinal` is that of the first mark.
+        `ordinal` is the ordinal of the first mark.
         """
         with self._lock:
             if epoch == self._continuity.epoch:

@@ -81,7 +81,7 @@ class Moment:
     of revision 3 and is read there. When compaction passes revision 3, `reading` moves up to 6,
     which shows the same state. When compaction passes 6, reads raise `CompactedError`.
 
-    `epoch` is that of the `Continuity` when the moment was found. When a restored engine is
+    `epoch` is the epoch of the `Continuity` when the moment was found. When a restored engine is
     noticed, that grows, and reads of older moments raise `StoreRestoredError`.
 
     Safe for threads.

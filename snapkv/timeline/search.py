@@ -37,7 +37,8 @@ def mark_of(kv: KeyValue) -> Mark:
 class Block(NamedTuple):
     """Consecutive marks, oldest first, up to the one in force at revision `until`.
 
-    `ordinal` is that of the first mark. A block without marks has `until` before the first commit.
+    `ordinal` is the ordinal of the first mark. A block without marks has `until` before the first
+    commit.
     """
 
     until: int

@@ -266,7 +266,7 @@ class Timeline:
 
         Times in the ring and in blocks cost no round trip. For the rest, the first and the last
         time are searched for, and the times between them cost the cheaper of two: one watch over
-        the marks in between, or a search for each. In an embedded engine those marks are read in
+        the marks in between, or a search for each. In an embedded engine these marks are read in
         pages.
 
         Raises `CompactedError`, `StoreRestoredError`, `EngineUnavailableError`.

@@ -34,7 +34,7 @@ class CommitSummary:
     """A commit, or a write of another program: its time, writer, note, and what it did.
 
     `counts` are of `+ ~ -`, `names` some of the keys. `spaces` counts changes in a store's spaces.
-    `timestamp` of a foreign write is that of its tick. `meta` are the commit's facts.
+    `timestamp` of a foreign write is the timestamp of its tick. `meta` are the commit's facts.
     """
 
     revision: int

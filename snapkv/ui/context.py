@@ -43,8 +43,8 @@ class Membership:
 class Site:
     """What a server shows: a source, and what is kept between its requests.
 
-    `writer` is that of restores without a login, None for the store's. `membership` is set if the
-    source is a member of a fleet.
+    `writer` is the writer of restores without a login, None for the store's. `membership` is set
+    if the source is a member of a fleet.
     """
 
     source: Source

@@ -32,7 +32,7 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link beside those to the other views, where a store has something to show.
+    """A link beside the links to the other views, where a store has something to show.
 
     `present(store, when)` says whether it has, at a moment (None: now).
     """
@@ -68,7 +68,7 @@ def installed() -> list[ExtraViews]:
     """Return the views that packages install, by name.
 
     A package whose views cannot be loaded is left out, with a warning in the log. Costs a look at
-    the metadata of each installed package, and the import of those.
+    the metadata of each installed package, and their imports.
     """
     found = []
     for each in sorted(entry_points(group=GROUP), key=lambda each: each.name):

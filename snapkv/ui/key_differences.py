@@ -25,7 +25,7 @@ ADDED, CHANGED, REMOVED = "+", "~", "-"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A key that differs: `+ ~ -`, and its two values, or their sizes if those are left out.
+    """A key that differs: `+ ~ -`, and its two values, or their sizes if the values are left out.
 
     The values of a `hidden` one are redacted.
     """

@@ -153,7 +153,7 @@ class Source:
     # --- times ---
 
     def now_ms(self) -> int:
-        """Return the time of now; for an archive alone, that of its newest commit."""
+        """Return the time of now; for an archive alone, the time of its newest commit."""
         newest = self.reader.timeline.head().timestamp
         if self.frozen:
             return physical_ms(newest)
@@ -167,7 +167,7 @@ class Source:
         return found
 
     def timestamp(self, when: When | None) -> int:
-        """Return the timestamp of a moment; that of now ends its millisecond."""
+        """Return the timestamp of a moment; the timestamp of now ends its millisecond."""
         return end_of_ms(self.now_ms()) if when is None else self.reader.resolve(when)
 
     def mark(self, when: When | None) -> Mark:

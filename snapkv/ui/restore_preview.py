@@ -25,7 +25,7 @@ STALE = "another commit was made since the preview; nothing was restored: look a
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What restoring changes: from the state `head` (a revision) to that of `timestamp`.
+    """What restoring changes: from the state `head` (a revision) to the state of `timestamp`.
 
     It writes or removes `total` keys, of which the first are in `rows`. `longer` says which of them
     are not below the prefix. `phrase` is what a person types to confirm it.

@@ -170,8 +170,8 @@ class VersionRow:
 class KeyData:
     """A key: its value at the moment, its versions up to it, and two that are compared.
 
-    `uncompared` says that what was before the newest version was compacted. `blame` is that of a
-    page of lines; the next page begins with the number `line`.
+    `uncompared` says that what was before the newest version was compacted. `blame` is the blame
+    of a page of lines; the next page begins with the number `line`.
     """
 
     key: str
@@ -327,7 +327,7 @@ def stepped(c: Context) -> str:
 
 
 def is_at(c: Context, mark: Mark) -> bool:
-    """Return whether the moment is exactly that of a commit, not later."""
+    """Return whether the moment is exactly the moment of a commit, not later."""
     if c.at is None:
         return False
     revision = revision_of(c.at)

@@ -134,7 +134,7 @@ class ReplicationManager:
     def asked_briefly(self, capture: str) -> tuple[tuple[str, Token], ...]:
         """Return the tables of a capture that have news: unsettled tables, and failed tables.
 
-        O(unsettled + failing), and without those asked to prepare a moment ago, as `asked`.
+        O(unsettled + failing), and without the tables asked about a moment ago, as `asked`.
         """
         held = self.held.get(capture, {})
         early = self._pending_prepares.early(capture, self.preparing.get(capture, ()), self._now)
@@ -196,7 +196,7 @@ class ReplicationManager:
         return True
 
     def known_progress(self, desired: Mapping[str, float]) -> list[Progress]:
-        """Return the progress of all desired tables; once for those covered. O(their news)."""
+        """Return the progress of all desired tables; once for the covered ones. O(their news)."""
         if not desired:
             return []
         known = self._coverage.known(desired, self.sets)

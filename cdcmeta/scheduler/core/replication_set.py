@@ -186,7 +186,7 @@ def stopping_places(rset: ReplicationSet) -> tuple[Place, ...]:
 def continued(rset: ReplicationSet, capture: str, status: TableStatus) -> ReplicationSet | None:
     """Return the set after the usual report: its primary still replicates. Pure.
 
-    None for every other report: those are for `step`. `step` returns the same for the usual
+    None for every other report, which is for `step`. `step` returns the same for the usual
     report; this function makes four objects fewer for each table of a heartbeat.
     """
     _, token, state, progress = status
@@ -375,10 +375,11 @@ def _removal(rset: ReplicationSet, place: Place) -> Send:
 def rebuilt(table: str, floor: Progress, found: list[tuple[str, TableStatus]]) -> ReplicationSet:
     """Return the set that matches the captures' reports to a new owner. O(captures).
 
-    `floor` is the changefeed's progress; that of the set is the farthest reported. The newest token
-    that replicates is the primary's. The newest that is prepared or preparing is the secondary's,
-    if it is newer than the primary's. An earlier owner may have asked all other captures to write,
-    so no capture is promoted before they have ended; they are asked to end at their next report.
+    `floor` is the changefeed's progress; the progress of the set is the farthest reported. The
+    newest token that replicates is the primary's. The newest that is prepared or preparing is the
+    secondary's, if it is newer than the primary's. An earlier owner may have asked all other
+    captures to write, so no capture is promoted before they have ended; they are asked to end at
+    their next report.
 
     >>> from cdcmeta.scheduler import Progress, TableState, TableStatus, Token, rebuilt
     >>> one = TableStatus("t", Token(3, 1), TableState.REPLICATING)

@@ -226,7 +226,7 @@ class Coverage:
     def known(
         self, desired: Mapping[str, float], sets: Mapping[str, ReplicationSet]
     ) -> list[Progress]:
-        """Return the progress of all desired tables of REPLICATING sets; once for those covered.
+        """Return the progress of all desired tables of REPLICATING sets; once for the covered ones.
 
         O(captures + tables that are apart).
         """

@@ -143,7 +143,8 @@ def store_name(sink_name: str, table: str) -> str:
 def source_of(store_id: bytes, name: str, changefeed: str, table: str) -> SourceId:
     """Return what a place says that it records: one table of a store, by one changefeed.
 
-    It is not the store's own id, so that no archive of one table passes for that of the store.
+    It is not the store's own id, so that no archive of one table passes for the archive of the
+    store.
     """
     parts = (store_id, changefeed.encode(), table.encode())
     digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts))

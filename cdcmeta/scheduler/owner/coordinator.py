@@ -201,10 +201,10 @@ class Tick(NamedTuple):
 class Coordinator:
     """Schedules the tables of one changefeed during the term of one owner.
 
-    `name` is the owner's, `capture` that of the capture in the same process, `revision` that of the
-    election: larger than that of all earlier owners. `changefeed_epoch` is the revision of the
-    changefeed's last restart, 0 before the first. All revisions, and the epochs of captures, are of
-    one store.
+    `name` is the owner's name, `capture` the name of the capture in the same process, `revision`
+    that of the election: larger than that of all earlier owners. `changefeed_epoch` is the
+    revision of the changefeed's last restart, 0 before the first. All revisions, and the epochs of
+    captures, are of one store.
 
     >>> from cdcmeta.scheduler import Cluster, Coordinator
     >>> owner = Coordinator("owner", "c1", revision=9)

@@ -56,7 +56,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatResponse(NamedTuple):
-    """A capture reports the tables that it holds, and those it was asked about."""
+    """A capture reports the tables that it holds, and the tables it was asked about."""
 
     tables: tuple[TableStatus, ...]
     is_stopping: bool = False

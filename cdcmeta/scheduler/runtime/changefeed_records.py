@@ -169,7 +169,7 @@ class StoredCheckpoint(NamedTuple):
     """The `Changefeed.epoch` whose tables have all passed it; None if it has no `begins`."""
 
     def is_of(self, feed: Changefeed) -> bool:
-        """Return whether it is this changefeed's: an owner may write that of a removed one late."""
+        """Return whether it is this changefeed's: an owner may write a removed one's late."""
         return self.created in (None, feed.created)
 
 

@@ -22,7 +22,7 @@ from cdcmeta.scheduler.protocol.messages import (
 
 
 class Post(Protocol):
-    """Sends messages to addresses, and receives those for its own; each may be lost or late."""
+    """Sends messages to addresses, and receives messages for its own; each may be lost or late."""
 
     @property
     def address(self) -> str:

@@ -171,7 +171,7 @@ class AioWatchStream:
             raise CallFailed("CANCELLED", "the stream was ended here") from None
 
     def ask_progress(self) -> None:
-        """Request the progress of the stream; the answer is one of those iterated."""
+        """Request the progress of the stream; the answer is one of the iterated answers."""
         self._requests.put_nowait(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
 
     def cancel_soon(self) -> None:

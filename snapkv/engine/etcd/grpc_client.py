@@ -374,7 +374,7 @@ class WatchStream:
             raise e.__context__ from None
 
     def ask_progress(self) -> None:
-        """Request the progress of the stream; the answer is one of those iterated."""
+        """Request the progress of the stream; the answer is one of the iterated answers."""
         self._requests.put(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
 
     def cancel_soon(self) -> None:

@@ -251,7 +251,7 @@ def unescaped(names: list[bytes]) -> list[bytes]:
 
 
 def key_after(raw: bytes) -> bytes:
-    """Return the lower bound of the keys after that of the record `raw`."""
+    """Return the lower bound of the keys after the key of the record `raw`."""
     return raw[:-TAIL_BYTES] + _BEHIND_STEM
 
 
