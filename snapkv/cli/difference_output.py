@@ -311,7 +311,7 @@ class Renderer:
                 lines = self._lines(difference.key, change, compared, why, len(indent))
                 for line in lines:
                     line.insert(0, indent)
-                lines[0][0] = indent or out.head
+                lines[0][0] = indent or (out.member and f"{out.member.ljust(out.width)}  ")
                 out.record({}, lines=lines)
 
     def fields(self, differences: Iterable[Difference[str]]) -> Iterator[Json]:

@@ -182,11 +182,6 @@ class Output:
     def _member_column(self) -> str:
         return self.member if self.format == "table" else self.member.ljust(self.width)
 
-    @property
-    def head(self) -> str:
-        """What begins a line that has no other column in front: the member."""
-        return f"{self._member_column}  " if self.member else ""
-
     def _add(self, fields: Json, columns: Sequence[Part | None]) -> None:
         if self._table is None:
             self._names = () if self._headings else tuple(fields)

@@ -159,9 +159,7 @@ class Lookup:
     def keep(self, marks: Iterable[Mark], epoch: int) -> None:
         """Keep marks as anchors, unless the epoch in which they were found is over."""
         with self._lock:
-            if epoch != self._continuity.epoch:
-                return
-            for mark in marks:
+            for mark in marks if epoch == self._continuity.epoch else ():
                 if mark.ordinal > 1:
                     self._anchors.add(mark)
 

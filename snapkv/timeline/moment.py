@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -123,24 +124,20 @@ class Moment:
         results = self._read_all([Range(key) for key in keys])
         return [result.kvs[0] if result.kvs else None for result in results]
 
-    def get_both(
-        self, other: Moment, keys: Sequence[bytes]
-    ) -> tuple[list[KeyValue | None], list[KeyValue | None]]:
+    def get_both(self, other: Moment, keys: Sequence[bytes]) -> list[list[KeyValue | None]]:
         """Return the versions of up to 64 stored keys at two moments, as `get`; one round trip.
 
         Two if the moments are of different stores, or if compaction passed one of them.
         """
-        if other._tracker is not self._tracker:
-            return self.get(keys), other.get(keys)
-        try:
-            readings = (self.reading, other.reading)
-            ranges = [Range(key, revision=reading) for reading in readings for key in keys]
-            results = self._tracker.read(ranges).results
-        except (CompactedError, FutureRevisionError):
-            return self.get(keys), other.get(keys)
-        self._check_epoch(other)
-        versions = [result.kvs[0] if result.kvs else None for result in results]
-        return versions[: len(keys)], versions[len(keys) :]
+        if other._tracker is self._tracker:
+            with suppress(CompactedError, FutureRevisionError):
+                readings, count = (self.reading, other.reading), len(keys)
+                ranges = [Range(key, revision=reading) for reading in readings for key in keys]
+                results = self._tracker.read(ranges).results
+                self._check_epoch(other)
+                versions = [result.kvs[0] if result.kvs else None for result in results]
+                return [versions[:count], versions[count:]]
+        return [self.get(keys), other.get(keys)]
 
     def ranges(
         self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
