@@ -10,6 +10,7 @@ from lmdb_words import head, run_txn
 
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.lmdb import LmdbEngine, walking
+from snapkv.engine.lmdb.environment import Transaction
 from snapkv.engine.lmdb.records import span_of
 from snapkv.engine.lmdb.walking import FoundRecords, Walk
 from snapkv.errors import CorruptStoreError
@@ -45,7 +46,7 @@ def engine(tmp_path: Path):
 def walked(engine: LmdbEngine, revision: int, **options) -> tuple[list[bytes], Counter, int]:
     """Return the keys of a walk over everything, what it asked its cursor, and its steps."""
     walk, names, steps = Walk(*span_of(b"\0", b"\0"), revision, **options), [], 0
-    with engine._env.reading() as txn:
+    with Transaction(engine._env) as txn:
         cursor = Counted(txn.cursor())
         while walk.target is not None:
             found = walk.step(cursor, txn.state.revision)
@@ -105,7 +106,7 @@ def test_removed_keys_end_no_walk(engine: LmdbEngine) -> None:
 def test_a_short_range_does_not_read_what_is_behind_it(engine: LmdbEngine) -> None:
     names = fill(engine, 3_000, 1)
     walk = Walk(*span_of(names[7], names[10]), head(engine))
-    with engine._env.reading() as txn:
+    with Transaction(engine._env) as txn:
         cursor = Counted(txn.cursor())
         assert walk.step(cursor, txn.state.revision).names == names[7:10]
         assert walk.target is None
@@ -125,13 +126,13 @@ def test_a_record_that_is_cut_short_is_told(tmp_path: Path, versions: int) -> No
     engine = LmdbEngine(tmp_path / "db", durability="none")
     fill(engine, 200, versions)
     run_txn(engine, Delete(b"k00100"))
-    with engine._env.reading() as txn:
+    with Transaction(engine._env) as txn:
         cursor = txn.cursor()
         cursor.set_range(b"k00150")
         raw = cursor.key()
     engine._env.acquire(1)
     try:
-        with engine._env.writing() as txn:
+        with Transaction(engine._env, write=True) as txn:
             txn.txn.put(raw, b"short", db=txn.databases.records)
             txn.commit()
     finally:

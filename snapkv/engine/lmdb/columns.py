@@ -158,7 +158,7 @@ BYTES_MAX_HELD = 256 << 20
 
 def _scanned(env: Callable[[], Environment], wanted: Replay) -> Iterator[ChangeColumns] | None:
     """Return changes in chunks that end with a revision; None where seeks should find them."""
-    with env().reading() as txn:
+    with Transaction(env()) as txn:
         if not _is_worth_it(txn, wanted):
             return None
     walk = _RecordWalk(
@@ -171,7 +171,7 @@ def _scanned(env: Callable[[], Environment], wanted: Replay) -> Iterator[ChangeC
     parts: list[ChangeColumns] = []
     while walk.target is not None:
         check_in_time()
-        with env().reading() as txn:
+        with Transaction(env()) as txn:
             if txn.state.compacted >= wanted.first:
                 return None
             records = walk.take(txn.cursor(), txn.state.revision)
@@ -274,7 +274,7 @@ def changes(env: Callable[[], Environment], wanted: Replay) -> Iterator[ChangeCo
     walk = _Walk(wanted)
     while walk.next <= wanted.last:
         check_in_time()
-        with env().reading() as txn:
+        with Transaction(env()) as txn:
             compacted = txn.state.compacted
             if walk.next < compacted:
                 raise CompactedError(walk.next, compacted, unit="revision")

@@ -30,7 +30,7 @@ from snapkv.engine.contract import (
     one_of,
 )
 from snapkv.engine.lmdb import client, directory, integrity, reading, records, registry, writing
-from snapkv.engine.lmdb.environment import Environment, EnvironmentOptions
+from snapkv.engine.lmdb.environment import Environment, EnvironmentOptions, Transaction
 from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.watcher import LmdbWatcher
 from snapkv.errors import (
@@ -230,7 +230,7 @@ class LmdbEngine:
 
     def compacted_revision(self) -> int:
         """Return the oldest readable revision, 0 before any compaction."""
-        with self._env.reading() as txn:
+        with Transaction(self._env) as txn:
             return txn.state.compacted
 
     # --- the rest ---
@@ -242,7 +242,7 @@ class LmdbEngine:
     def info(self) -> dict[str, int | str]:
         """Return sizes, revisions and durability."""
         env = self._env
-        with env.reading() as txn:
+        with Transaction(env) as txn:
             return {
                 "engine": "lmdb",
                 "path": env.path,
@@ -307,7 +307,7 @@ def backup(env: Environment, path: str, mode: int) -> None:
 def _copy(env: Environment, data: str, target: str, mode: int) -> None:
     fd = files.open_made(data, mode)
     try:
-        with env.reading():
+        with Transaction(env):
             assert env.raw is not None
             try:
                 env.raw.copyfd(fd, compact=True)

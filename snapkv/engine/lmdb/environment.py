@@ -37,13 +37,13 @@ class Databases(NamedTuple):
 class Transaction:
     """A transaction between `with` and its end, where it is aborted unless it was committed.
 
-    Errors of LMDB inside become errors of snapkv, except `MapFullError`: then the caller aborts,
-    makes the map larger and tries again.
+    Only the holder of the lock may write. Errors of LMDB inside become errors of snapkv, except
+    `MapFullError`: then the caller aborts, makes the map larger and tries again.
     """
 
     __slots__ = ("_begun", "_ended", "_write", "databases", "env", "state", "txn")
 
-    def __init__(self, env: Environment, write: bool) -> None:
+    def __init__(self, env: Environment, *, write: bool = False) -> None:
         self.env, self._write = env, write
         self._begun = self._ended = False
         self.txn: client.Transaction
@@ -289,14 +289,6 @@ class Environment:
         return self
 
     # --- transactions ---
-
-    def reading(self) -> Transaction:
-        """Return a short read transaction, to be used with `with`."""
-        return Transaction(self, write=False)
-
-    def writing(self) -> Transaction:
-        """Return a write transaction for the holder of the lock; aborted unless committed."""
-        return Transaction(self, write=True)
 
     def begin(self, write: bool) -> client.Transaction:
         """Enter and begin a transaction; the caller calls `access.leave` even when this raises."""

@@ -28,7 +28,7 @@ def check(env: Environment) -> list[str]:
     """Return broken rules as texts, at most `PROBLEMS_MAX`."""
     problems: list[str] = []
     try:
-        with env.reading() as txn:
+        with Transaction(env) as txn:
             for problem in _problems(txn):
                 problems.append(problem)
                 if len(problems) == PROBLEMS_MAX:

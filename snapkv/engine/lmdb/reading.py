@@ -111,7 +111,7 @@ def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
 
 def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
     """Answer all ranges from one read transaction; None when a lease must end before."""
-    with Transaction(env, write=False) as txn:
+    with Transaction(env) as txn:
         state, cursor = txn.state, txn.txn.cursor(txn.databases.records)
         if state.due and not env.readonly and is_due(state):
             return None
@@ -129,7 +129,7 @@ def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
 
 def read_around(env: Environment, ranges: Sequence[Range]) -> ReadResult:
     """Answer all ranges, without the keys of leases that are due but cannot be ended now."""
-    with env.reading() as txn:
+    with Transaction(env) as txn:
         state, cursor, over = txn.state, txn.cursor(), Leases(txn).over()
         results = [
             answer(
@@ -146,7 +146,7 @@ def versions(env: Environment, key: bytes, revision: int, limit: int) -> Version
     Two walks in C: over the keys of the records, then over the values of the key's own records.
     """
     stem = records.checked_stem(key)
-    with Transaction(env, write=False) as txn:
+    with Transaction(env) as txn:
         newest = revision_in(txn.state, Range(key, b"", revision))
         cursor = txn.cursor()
         raws = list[bytes]()
@@ -203,7 +203,7 @@ def each_step(
     `env` returns the environment, or raises after the engine was closed.
     """
     while walk.target is not None:
-        with env().reading() as txn:
+        with Transaction(env()) as txn:
             revision_in(txn.state, wanted)
             found = step(txn.cursor(), txn.state.revision)
         yield found
@@ -334,7 +334,7 @@ def pieces(
     target, beyond = span_of(key, range_end)
     held, more = 0, True
     while more:
-        with env().reading() as txn:
+        with Transaction(env()) as txn:
             revision_in(txn.state, Range(key, range_end, revision))
             wanted = min(STRIDE_RECORDS, rows - held)
             stride = _stride(txn.cursor(), target, beyond, wanted)

@@ -128,7 +128,7 @@ class LmdbWatcher:
         self._seen_commits = self._env.commits
         if 0 <= self._seen_txn == self._env.last_txn():
             return False
-        with Transaction(self._env, write=False) as txn:
+        with Transaction(self._env) as txn:
             self._state = txn.state
             head = txn.state.revision
             # not `last_txn()`: LMDB writes a commit's number to the file a moment before it lets

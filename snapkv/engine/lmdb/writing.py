@@ -253,7 +253,7 @@ def check(txn: Txn, limits: EngineLimits) -> int:
 def _peek(env: Environment, peek: bytes) -> tuple[KeyValue | None, int]:
     """Return a key's newest version, and the revision of that read; the lock is held."""
     while True:
-        with env.reading() as txn:
+        with Transaction(env) as txn:
             if not is_due(txn.state):
                 kv = reading.point(txn.cursor(), peek, REVISION_MAX)
                 return kv, txn.state.revision
@@ -434,7 +434,7 @@ def compact(env: Environment, revision: int, batches: int | None, wait_s: float)
 
 
 def _set_compacted(env: Environment, revision: int) -> None:
-    with env.writing() as txn:
+    with Transaction(env, write=True) as txn:
         now = txn.state
         if revision > now.revision:
             raise FutureRevisionError(revision, now.revision)
@@ -447,7 +447,7 @@ def _set_compacted(env: Environment, revision: int) -> None:
 
 def _free_batch(env: Environment) -> bool:
     """Process some log entries; return whether none are left."""
-    with env.writing() as txn:
+    with Transaction(env, write=True) as txn:
         now = txn.state
         if now.freed >= now.compacted:
             return True
