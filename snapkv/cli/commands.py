@@ -66,6 +66,8 @@ class _Params:
       command.
     * An option that one command line gives two values is a usage error. Otherwise the last value
       counts, in silence. A flag may be repeated.
+    * An option of a command may come before it, or before its group, where these have it, too.
+      One with a callback decides for itself.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -88,6 +90,16 @@ class _Params:
             option.action = option.action.replace("store", "append")
         parser.parse_args = partial(_parsed, ctx, parser.parse_args)
         return parser
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; options that are not given have the values of the same options before it."""
+        before = ctx
+        while (before := before.parent) is not None:
+            for param in self.params:  # type: ignore[attr-defined]
+                value = None if param.callback else before.params.get(param.name)
+                if value is not None and not ctx.params[param.name]:
+                    ctx.params[param.name] = value
+        return super().invoke(ctx)  # type: ignore[misc]
 
 
 class Command(_Params, TyperCommand):

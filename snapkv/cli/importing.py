@@ -12,7 +12,7 @@ from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
 from snapkv.cli.record_output import Output
-from snapkv.cli.store_options import StoreOptions, YesOption, inherited, takes, warnings_shown
+from snapkv.cli.store_options import StoreOptions, YesOption, takes, warnings_shown
 from snapkv.cli.terminal import confirm, progress_bar, report, report_longer_names, working
 from snapkv.copying.import_prefix import ImportResult, Progress
 from snapkv.copying.import_prefix import import_prefix as import_into
@@ -41,7 +41,6 @@ ToOption = Annotated[
     option(
         "--store --to URL",
         f"The store that gets them; else the environment's {STORE_VARIABLE}.",
-        callback=inherited,
     ),
 ]
 

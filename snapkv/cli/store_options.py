@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any
 
-import typer
-
 from snapkv.base.files import check_mode
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
@@ -32,45 +30,31 @@ ONE_SLOT = 1
 """The slots of the ring of a command that looks up one or two times."""
 
 
-def inherited(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    """Return an option of the command, or else the same option before the command or its group."""
-    while not value and ctx.parent is not None and param.name is not None:
-        ctx = ctx.parent  # type: ignore[assignment]
-        value = ctx.params.get(param.name)
-    return value
-
-
 StoreOption = Annotated[
     str | None,
     option(
         "--store URL",
         "The store, as in lmdb:./meta or etcd://HOST:PORT; else the environment's "
         f"{STORE_VARIABLE}.",
-        callback=inherited,
     ),
 ]
 NameOption = Annotated[
     str | None,
-    option(
-        "--name NAME", f"The store's name in that place; else {DEFAULT_NAME!r}.", callback=inherited
-    ),
+    option("--name NAME", f"The store's name in that place; else {DEFAULT_NAME!r}."),
 ]
 JsonOption = Annotated[
     bool,
-    option("--json", "Answer in JSON, one document on each line: -o json.", callback=inherited),
+    option("--json", "Answer in JSON, one document on each line: -o json."),
 ]
 OutputOption = Annotated[
     str | None,
     option(
         "--output -o FORMAT",
         f"How to answer: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; else {FORMATS[0]}.",
-        callback=inherited,
         autocompletion=lambda: list(FORMATS),
     ),
 ]
-NoPagerOption = Annotated[
-    bool, option("--no-pager", "Use no pager on a terminal.", callback=inherited)
-]
+NoPagerOption = Annotated[bool, option("--no-pager", "Use no pager on a terminal.")]
 RawOption = Annotated[
     bool, option("--raw", "Show times as timestamps, which name one commit exactly.")
 ]

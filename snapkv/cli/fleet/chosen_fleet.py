@@ -12,7 +12,7 @@ from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import counted, time_text
 from snapkv.cli.record_output import Output
-from snapkv.cli.store_options import grouped, inherited, seconds, warnings_shown
+from snapkv.cli.store_options import grouped, seconds, warnings_shown
 from snapkv.cli.terminal import patience, report, report_warning
 from snapkv.clock import HybridClock
 from snapkv.errors import NAMED_MAX, MembersBehindError
@@ -46,7 +46,6 @@ class FleetOptions:
             f"The file that lists the members, TOML or JSON; else {FLEET_VARIABLE}.",
             envvar=FLEET_VARIABLE,
             show_envvar=False,
-            callback=inherited,
         ),
     ] = None
     members: Annotated[
