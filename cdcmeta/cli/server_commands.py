@@ -133,11 +133,7 @@ def capture(
 
 
 class _Stop:
-    """Is set by Ctrl-C and SIGTERM; the second Ctrl-C interrupts.
-
-    A flag, no `threading.Event`: its `set` takes a lock, for which a second signal would wait if it
-    came while the first one sets it.
-    """
+    """Is set by Ctrl-C and SIGTERM, without a lock; the second Ctrl-C interrupts."""
 
     def __init__(self) -> None:
         self._wanted = False

@@ -70,12 +70,7 @@ def status(options: StoreOptions, url: UrlArgument) -> None:
 
 
 def _lag_s(options: StoreOptions, files: Files, resolved: int) -> float:
-    """Return the age in seconds of the oldest commit that an archive lacks, 0.0 if it has all.
-
-    If that commit is compacted, it is the age of the newest that the archive has. Raises
-    `InvalidOptionError` and `StoreRestoredError` as opening the store with the archive does: times
-    of two histories do not compare.
-    """
+    """Return the age in seconds of the oldest commit that the archive of this store lacks."""
     from snapkv.archive.engine import ArchiveEngine
     from snapkv.archive.live_and_archive import JoinedEngine
 

@@ -262,11 +262,7 @@ class Renderer:
         return self._redaction.covers(key)
 
     def _read(self, value: bytes, whys: list[str]) -> Decoded:
-        """Return what a value says; if it is not of the kind, what it says by itself, and add why.
-
-        The first time that the decoder takes too long is the last: a line on the error stream says
-        so, and values are shown without it.
-        """
+        """Return what a value says; of another kind by itself, and why; without a late decoder."""
         if self._stopped or not self._decodes:
             return decode(value)
         began = monotonic()

@@ -104,10 +104,7 @@ def import_prefix(
 
 @contextmanager
 def _importing(options: StoreOptions, tried: Tried, dry_run: bool) -> Iterator[SnapshotKV]:
-    """Yield the store; before one is created, the import is tried in memory.
-
-    A source that cannot be read would leave an empty store behind.
-    """
+    """Yield the store; before it is made, the import is tried in memory: no empty store is left."""
     with ExitStack() as held:
         try:
             kv = held.enter_context(options.open_store())

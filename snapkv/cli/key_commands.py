@@ -213,10 +213,7 @@ def write_versions(
 def _is_between(
     kv: SnapshotKV | Observed[str], since: When | None, until: When | None
 ) -> Callable[[Version], bool]:
-    """Return whether a version is after `since` and up to `until`; raise if that was compacted.
-
-    A version without a time is before the history that compaction left.
-    """
+    """Return whether a version is in (since, until]; one without a time is before all history."""
     if since is None and until is None:
         return lambda version: True
     history_bounds(kv.reader, since, until)

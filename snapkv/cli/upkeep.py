@@ -158,10 +158,7 @@ def load(
 
 @contextmanager
 def _loading(options: StoreOptions, file: BinaryIO) -> Iterator[tuple[SnapshotKV, BinaryIO]]:
-    """Yield the store and the dump; before a store is created, the whole dump is verified.
-
-    A damaged dump would leave an empty store behind, which looks like a valid one.
-    """
+    """Yield the store and the dump, verified before a store is made: no empty store is left."""
     with ExitStack() as held:
         try:
             kv = held.enter_context(options.open_store())

@@ -160,11 +160,7 @@ def _load_yaml(value: bytes) -> Tree:
 
 
 def _load_msgpack(value: bytes) -> Tree:
-    """Return the tree of a value that is one whole msgpack object.
-
-    Keys become text that says their type, but for texts: `int(3)`, `bytes(0xff)`. Extension types
-    (`ext(5) 0x00ff`) and timestamps are `OtherText`.
-    """
+    """Return the tree of one whole msgpack object; keys other than texts say their type."""
     import msgpack
 
     try:

@@ -185,10 +185,7 @@ def health(core: StoreWriter, timeout: float) -> Health:
 
 
 def _size_of(core: StoreWriter) -> tuple[int | None, bool]:
-    """Return the size of an embedded engine, and whether it has all history in memory or files.
-
-    History in an archive may be in an object store.
-    """
+    """Return the size of an embedded engine, and whether no history is in an object store."""
     facts = core.engine.info()
     found = next((facts[name] for name in SIZES if name in facts), None)
     archived = facts["engine"] == "archive" or hasattr(core.engine, "archive")

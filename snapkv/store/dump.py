@@ -289,11 +289,7 @@ def load_dump(core: StoreWriter, file: BinaryIO, said: Ops, *, replace: bool) ->
 def _removals(
     head: StateReads, space: Keyspace, kept: Mapping[Any, bytes]
 ) -> tuple[list[Any], list[Any]]:
-    """Return keys and prefixes to remove, so that a space has only the keys `kept` left.
-
-    To remove by prefix takes a range before each kept key, which counts against the limit of a
-    request as a key does. So keys are named one by one if they are fewer.
-    """
+    """Return keys to remove from a space, or the whole of it if it keeps fewer keys."""
     gone = []
     for page in head.pages(SCAN, *space.range_of(space.default_prefix), keys_only=True):
         for kv in page:

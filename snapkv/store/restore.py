@@ -104,10 +104,7 @@ def _plan(past: Snapshot[str], head: Snapshot[str], prefix: str) -> RestorePlan:
 
 
 def _check_not_before_first(reader: Reader, past: Snapshot[str]) -> None:
-    """Raise `InvalidTimeError` for a moment before the first commit, if there is one.
-
-    Ticks and commits that saved no text key do not count: a store may tick long before those.
-    """
+    """Raise `InvalidTimeError` for a moment before the first commit that saved a text key."""
     creation = reader.timeline.tracker.creation
     if past.revision > creation.revision:
         if past.count() or _had_keys(reader, past):
@@ -128,10 +125,7 @@ def _check_not_before_first(reader: Reader, past: Snapshot[str]) -> None:
 
 
 def _had_keys(reader: Reader, past: Snapshot[str]) -> bool:
-    """Return whether a text key was ever saved up to a moment, or compaction hides it.
-
-    Two watches up to that moment; called only if no key exists.
-    """
+    """Return whether a text key was ever saved up to a moment, or compaction hides it."""
     low, high = bounds(reader, None, past.timestamp)
     if low.ordinal > reader.timeline.tracker.creation.ordinal:
         return True

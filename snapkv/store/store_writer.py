@@ -34,10 +34,7 @@ from snapkv.times import LOGICAL_BITS, end_of_ms, physical_ms
 
 @dataclass(slots=True, eq=False)
 class _KeyLock:
-    """The lock of one key, and how many calls hold it or wait for it.
-
-    It is held in waits, so it is one of the loop where the calls run in a loop.
-    """
+    """The lock of one key, which is held in waits, and how many calls hold it or wait for it."""
 
     lock: Lock = field(default_factory=lambda: here().lock())
     calls: int = 0

@@ -154,10 +154,7 @@ class KeyUpdate(KeysAndValues[K, V]):
         return value, entry.value if data == decoding.encode(key, again) else data
 
     def _lost(self, conflict: ConflictError) -> ConflictError:
-        """Return a conflict over the key itself, after which the next try may succeed.
-
-        Raises it if a guard of the caller failed.
-        """
+        """Return a conflict over the key itself; raise that of a guard of the caller."""
         if any(guard in self._trying.guards for guard, _ in conflict.failed):
             raise conflict
         return conflict

@@ -119,10 +119,7 @@ def _all_new(state: Moment, low: bytes, high: bytes) -> Both:
 def _gathered(
     source: Source, pairs: Both, prefix: str, most: tuple[int, int], budget: Budget, *, scans: bool
 ) -> Differences:
-    """Return a page of differences, with at most so many rows and children.
-
-    `scans` says that keys without a difference are passed over, too.
-    """
+    """Return a page of differences; `scans`: keys without a difference are passed over, too."""
     limit, children_max = most
     found, held, looked, last, more = Differences(), 0, 0, None, None
     for stored, before, after in pairs:

@@ -87,10 +87,7 @@ def stored_versions_back(
 def _events(
     source: Source, stored: bytes, begin: int, high: int, limit: int, budget: Budget
 ) -> tuple[list[KeyEvent], bool, int]:
-    """Return events from a revision down, one more than `limit` if there is one.
-
-    With them, whether that is all, and the revision down to which they were looked for.
-    """
+    """Return `limit` events and one more, whether that is all, and the revision looked down to."""
     engine, found, window = source.reader.engine, list[KeyEvent](), WINDOW_REVISIONS
     some, left = READ_AT_FIRST, VERSIONS_BYTES_MAX
     while high >= begin and len(found) <= limit:

@@ -128,9 +128,6 @@ def removed(name: str = COOKIE) -> str:
 
 
 def _header(name: str, value: str, seconds: int, until: int) -> str:
-    """Return a cookie that scripts cannot read, and that pages of other sites do not send.
-
-    It has both attributes for its end, because the client nano reads only the older one.
-    """
+    """Return a cookie for this site only; nano reads only the older attribute of its end."""
     end = f"Expires={formatdate(until, usegmt=True)}; Max-Age={seconds}"
     return f"{name}={value}; Version=1; {end}; Path=/; HttpOnly; SameSite=Strict"

@@ -148,10 +148,7 @@ class FormCheck:
 
 
 def _is_own(headers: Headers) -> bool:
-    """Return whether a page of this server sent a request, or no page.
-
-    Browsers say so themselves (`Sec-Fetch-Site`), but only to HTTPS and to this machine.
-    """
+    """Return whether no page of another origin sent a request; not all browsers say which did."""
     site = headers.get("sec-fetch-site")
     return is_near(headers) if site is None else site in ("same-origin", "none")
 
@@ -174,10 +171,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _fields(headers: Headers, body: bytes) -> dict[str, str]:
-    """Return the fields of a form, none of a body of another type.
-
-    Raises `HTTPException` for a field that occurs twice.
-    """
+    """Return the fields of a form, each once; none of a body of another type."""
     if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
         return {}
     try:

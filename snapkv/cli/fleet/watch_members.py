@@ -129,10 +129,7 @@ def _keep(changes: FleetWatch, path: Path | None) -> None:
 
 
 def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[FleetChanges | Late]:
-    """Yield items until the end is wanted, or until nothing came for some seconds.
-
-    Members that hold the watch back are named: a watch that waits looks like a quiet fleet.
-    """
+    """Yield items until the end; name members that hold it back: that looks like quiet."""
     heard, named = monotonic(), tuple[str, ...]()
     while not stop.wanted:
         found = changes.next(LOOK_S if idle_s is None else min(LOOK_S, idle_s))

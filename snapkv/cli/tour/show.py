@@ -35,10 +35,7 @@ QUESTIONS = 6
 
 
 def _store_given(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    """Take `--store` from before the command too, but never a store of the environment.
-
-    `SNAPKV_STORE` names a store in use, not a place for the tour.
-    """
+    """Take `--store` from before the command too, but not from the environment: that is in use."""
     if value or ctx.parent is None:
         return value
     return ctx.parent.params.get("store") if gives(ctx.parent, "store") else None
