@@ -467,7 +467,7 @@ class Election(Closing):
             ahead = [kv for kv in kvs if kv.create_revision < candidacy.revision]
             if not ahead:
                 self._check(candidacy)
-                self._guard = Held(self._relative(candidacy.key), candidacy.revision)
+                self._guard = Held(self._core.layout.live.decode(candidacy.key), candidacy.revision)
                 candidacy.elected = True
                 return True
             last = max(ahead, key=lambda kv: kv.create_revision)
@@ -600,7 +600,3 @@ class Election(Closing):
     def _range(self, *, keys_only: bool = False) -> Range:
         start, end = self._core.layout.live.range_of(self._prefix)
         return Range(start, end, keys_only=keys_only)
-
-    def _relative(self, key: bytes) -> bytes:
-        relative: bytes = self._core.layout.live.decode(key)
-        return relative

@@ -284,11 +284,8 @@ class Live:
         """
         self._core.check_open()
         answer = self._core.engine.read([Range(*self._space.range_of(prefix))])
-        return LiveItems(self._pairs(answer.results[0].kvs), answer.header.revision)
-
-    def _pairs(self, kvs: Iterable[KeyValue]) -> Iterator[tuple[str, bytes]]:
-        for kv in kvs:
-            yield self._space.decode(kv.key), kv.value
+        pairs = ((self._space.decode(kv.key), kv.value) for kv in answer.results[0].kvs)
+        return LiveItems(pairs, answer.header.revision)
 
     def watch(
         self, prefix: str = "", since: int | None = None, *, timeout: float | None = None

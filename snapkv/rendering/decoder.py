@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -64,14 +65,11 @@ def decoders() -> dict[str, Decoder]:
     from importlib.metadata import entry_points
 
     found = sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name)
-    return {each.name: Decoder(each.name, _installed(each)) for each in found}
+    return {each.name: Decoder(each.name, partial(_load_and_call, each)) for each in found}
 
 
-def _installed(point: EntryPoint) -> Callable[[bytes], object]:
-    def function(value: bytes) -> object:
-        return point.load()(value)
-
-    return function
+def _load_and_call(point: EntryPoint, value: bytes) -> object:
+    return point.load()(value)
 
 
 def decoder_named(name: str) -> Decoder:

@@ -47,7 +47,7 @@ class KubernetesSchema(NamedTuple):
     messages: dict[str, dict[int, FieldType]]
 
 
-def load(value: bytes) -> dict[str, Tree]:
+def load(value: bytes) -> Tree:
     """Return the object that a stored value holds; raise `NotThisKindError`.
 
     `apiVersion` and `kind` come first. An object of a kind that is not built in has its `metadata`
@@ -61,19 +61,11 @@ def load(value: bytes) -> dict[str, Tree]:
         raise NotThisKindError("does not say what kind of object it is")
     raw = _bytes(envelope.get(2, b""))
     if envelope.get(3) or envelope.get(4):  # another encoding than plain protobuf
-        return _checked({**kind, **_named(envelope), "raw": raw})
+        names = {3: "contentEncoding", 4: "contentType"}
+        named = {name: _text(envelope.get(number, b"")) for number, name in names.items()}
+        return checked({**kind, **named, "raw": raw})
     message = schema().kinds.get((kind.get("apiVersion", ""), kind.get("kind", "")), "unknown")
-    return _checked({**kind, **_object(raw, message, 0)})
-
-
-def _checked(found: dict[str, Tree]) -> dict[str, Tree]:
-    checked(found)
-    return found
-
-
-def _named(envelope: dict[int, Any]) -> dict[str, Tree]:
-    names = {3: "contentEncoding", 4: "contentType"}
-    return {name: _text(envelope.get(number, b"")) for number, name in names.items()}
+    return checked({**kind, **_object(raw, message, 0)})
 
 
 def _bytes(content: Any) -> bytes:

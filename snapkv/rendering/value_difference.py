@@ -143,24 +143,22 @@ class ValueDifference:
         return Stat(added, removed, 0, self.unit)
 
     @property
-    def _decoders(self) -> list[str]:
-        sides = (self.before, self.after)
-        return list(dict.fromkeys(each.kind for each in sides if each and each.is_by_decoder))
-
-    @property
     def summary(self) -> str:
         """One phrase: what differs and how much."""
         if self.state == "formatting":
-            if decoders := self._decoders:
+            sides = [each for each in (self.before, self.after) if each]
+            if decoders := dict.fromkeys(each.kind for each in sides if each.is_by_decoder):
                 name, said = " and ".join(decoders), "show" if len(decoders) > 1 else "shows"
                 return f"{name} {said} the same for both; the stored bytes differ"
-            kinds = dict.fromkeys(each.kind for each in (self.before, self.after) if each)
+            kinds = dict.fromkeys(each.kind for each in sides)
             also = f" ({' -> '.join(kinds)})" if len(kinds) > 1 else ""
             return f"same data, other formatting{also}"
         if self.state == "ignored":
             return f"only ignored paths differ ({self.ignored:,})"
         if self.state == "redacted":
-            return f"{_redacted(self.before)} -> {_redacted(self.after)}"
+            return " -> ".join(
+                side.text if side else "absent" for side in (self.before, self.after)
+            )
         if self.state == "equal":
             return "equal"
         also = f", {counted(self.ignored, 'ignored path')}" if self.ignored else ""
@@ -220,10 +218,6 @@ class ValueDifference:
         first = _line_of(next(said, self.changes[0]), chars_max)
         more = len(self.changes) - 1
         return (*first, Part(f" (and {more:,} more)", "meta")) if more else first
-
-
-def _redacted(side: Decoded | None) -> str:
-    return "absent" if side is None else side.text
 
 
 def compare(

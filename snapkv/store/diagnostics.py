@@ -224,7 +224,9 @@ def check(core: StoreWriter, progress: Callable[[int], None] = lambda _: None) -
     except AssertionError as e:
         problems.append(f"timeline: {e!r}")
     commits, until = 0, core.engine.read([]).header.revision
-    for batch in _batches(core, until):
+    root = core.layout.root  # all that was written since the store was made, or compacted
+    start = max(core.timeline.tracker.creation.revision, core.engine.compacted_revision())
+    for batch in replayed(core.engine, root, prefix_end(root), start, until):
         found, stamped = _judge(core, batch)
         problems += found
         commits += stamped
@@ -238,13 +240,6 @@ def check(core: StoreWriter, progress: Callable[[int], None] = lambda _: None) -
     data = core.layout.data
     keys = core.source(None, None, False).count(data.prefix, prefix_end(data.prefix))
     return CheckReport(commits, keys, tuple(problems))
-
-
-def _batches(core: StoreWriter, until: int) -> Iterator[WatchBatch]:
-    """Yield everything that was written to the store since it was made, or compacted."""
-    root = core.layout.root
-    start = max(core.timeline.tracker.creation.revision, core.engine.compacted_revision())
-    return replayed(core.engine, root, prefix_end(root), start, until)
 
 
 def _judge(core: StoreWriter, batch: WatchBatch) -> tuple[list[str], int]:

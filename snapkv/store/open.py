@@ -276,7 +276,9 @@ def open_reader(
         engine = opener()
         on_error.callback(engine.close)
         if settings.archive is not None:
-            engine = _joined(engine, settings.archive, settings.storage)
+            from snapkv.archive.live_and_archive import joined  # it needs pyarrow
+
+            engine = joined(engine, settings.archive, settings.storage)
         layout, clock = _layout(engine, settings), settings.hybrid
         timeline = Timeline(
             engine,
@@ -380,12 +382,6 @@ def _layout(engine: Engine, settings: Settings) -> Layout:
             f"{engine.url} is the archive of {own.name!r}, not of {settings.name!r}"
         )
     return own
-
-
-def _joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> Engine:
-    from snapkv.archive.live_and_archive import joined  # it needs pyarrow
-
-    return joined(live, archive, storage)
 
 
 # --- opening keys that other programs write, for reading any moment of them ---

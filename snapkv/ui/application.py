@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -150,7 +151,7 @@ class Application:
         of = context.site.membership
         named = context.source.reader.layout.name if of is None else of.member
         name = f"snapkv-{named.replace('/', '-')}.{ending}"
-        disposition = f'attachment; filename="{"".join(filter(_is_plain, name))}"'
+        disposition = f'attachment; filename="{re.sub("[^a-zA-Z0-9._-]", "", name)}"'
         return StreamingResponse(
             self._streamed(parts), media_type=media, headers={"Content-Disposition": disposition}
         )
@@ -266,10 +267,6 @@ def _number(form: Mapping[str, str], name: str) -> int:
     if number is None:
         raise InvalidOptionError(f"the form has no valid {name}: open the preview again")
     return number
-
-
-def _is_plain(char: str) -> bool:
-    return char.isascii() and (char.isalnum() or char in "-._")
 
 
 # --- the server ---

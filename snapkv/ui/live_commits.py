@@ -257,15 +257,13 @@ class LiveCommits:
         with self._lock:
             self._events.append(event)
             self._keys += len(event.keys)
-            while len(self._events) > 1 and self._full:
+            while len(self._events) > 1 and (
+                len(self._events) > self._events_max or self._keys > self._keys_max
+            ):
                 oldest = self._events.popleft()
                 self._base, self._keys = oldest.timestamp, self._keys - len(oldest.keys)
                 self._first += 1
         self._wake()
-
-    @property
-    def _full(self) -> bool:
-        return len(self._events) > self._events_max or self._keys > self._keys_max
 
     def _wake(self) -> None:
         with self._lock:

@@ -109,7 +109,11 @@ def bar(source: Source, start_ms: int, end_ms: int, *, buckets_max: int = BUCKET
     start, end = start_ms // width * width, -(-end_ms // width) * width
     edges = range(start, end + 1, width)
     found = source.ordinals([max(0, pack(ms) - 1) for ms in edges])
-    counts = [_made(source, low, high) for low, high in pairwise(found)]
+    made = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(found)]
+    if source.observed:  # the writes beside the ticks
+        counts = [max(0, revisions - ticks) for ticks, revisions in made]
+    else:
+        counts = [ticks for ticks, _ in made]
     buckets = [Bucket(ms, ms + width, n) for ms, n in zip(edges, counts, strict=False)]
     earliest, archived = _compacted(source), _archived(source)
     head = source.reader.timeline.head()
@@ -126,12 +130,6 @@ def bar(source: Source, start_ms: int, end_ms: int, *, buckets_max: int = BUCKET
     )
 
 
-def _made(source: Source, low: tuple[int, int], high: tuple[int, int]) -> int:
-    """Return the commits between two counts; of an observed engine, the writes beside its ticks."""
-    ticks, revisions = high[0] - low[0], high[1] - low[1]
-    return max(0, revisions - ticks) if source.observed else ticks
-
-
 def _width(span_ms: int, buckets_max: int) -> int:
     for width in WIDTHS_MS:
         if span_ms <= width * (buckets_max - 1):
@@ -145,10 +143,10 @@ def _compacted(source: Source) -> int | None:
     if not source.observed or earliest is None:
         return earliest
     first: Mark | None = line.oldest()
-    if first is not None and first.ordinal == CREATION_ORDINAL:
+    if first and first.ordinal == CREATION_ORDINAL:
         first = line.following(first)
-    is_first = first is not None and first.ordinal == CREATION_ORDINAL + 1
-    return None if is_first and first is not None and first.timestamp == earliest else earliest
+    whole = first and (first.ordinal, first.timestamp) == (CREATION_ORDINAL + 1, earliest)
+    return None if whole else earliest
 
 
 def _archived(source: Source) -> int | None:

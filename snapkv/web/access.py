@@ -88,12 +88,10 @@ class LoginCheck:
         if how is None:
             reason = WRONG if "authorization" in headers else REQUIRED
             return self._answer(401, reason, {} if _is_script(headers) else self._challenge)
-        if how == "cookie" and scope["method"] not in SAFE and not self._may_change(headers):
+        changes = how == "cookie" and scope["method"] not in SAFE
+        if changes and self._origins is not None and not is_near(headers, self._origins):
             return self._answer(403, self._elsewhere, {})
         return None
-
-    def _may_change(self, headers: Headers) -> bool:
-        return self._origins is None or is_near(headers, self._origins)
 
     def _renewing(self, send: Send) -> Send:
         async def sent(message: Message) -> None:
