@@ -119,7 +119,7 @@ def test_conditions_and_events():
     in_loop(scenario)
 
 
-def test_a_bell_may_be_rung_by_any_thread_and_by_the_garbage_collector():
+def test_a_waker_may_be_woken_by_any_thread_and_by_the_garbage_collector():
     class Waking:
         def __init__(self, waker):
             self.waker = waker

@@ -155,7 +155,7 @@ def test_a_database_that_is_deleted(db):
         db.follow()
 
 
-def test_an_empty_database_that_is_deleted_and_made_again(db):
+def test_an_empty_database_that_is_deleted_and_recreated(db):
     heard = Heard(db, since=0).until(lambda h: h.items)
     db.delete()
     ChangesDB(db.store, "db").create()

@@ -50,7 +50,7 @@ def test_made_and_deleted(store, clock):
     assert db.changes().rows == ()
 
 
-def test_an_old_handle_on_one_made_again(store):
+def test_an_old_handle_on_a_recreated_database(store):
     old, other = ChangesDB(store, "a").create(), ChangesDB(store, "a")
     first = old.put({"_id": "x"})
     other.delete()
@@ -121,7 +121,7 @@ def test_history_tells_of_every_edit(db, clock):
     assert list(db.history("nobody")) == []
 
 
-def test_history_of_one_made_again_is_its_own(db, clock):
+def test_a_recreated_database_has_its_own_history(db, clock):
     db.put({"_id": "a", "n": 1})
     clock.advance(1_000)
     db.delete()

@@ -27,11 +27,11 @@ LISTINGS = [
 
 
 def test_as_many_documents_as_make_a_step():
-    pace = BatchSize(Limits(docs=16, step_bytes=1_000))
+    batch_size = BatchSize(Limits(docs=16, step_bytes=1_000))
     found = []
     for size in (10, 10, 10, 10, 10, 0, 160, 1_600, 0, 2_000, 9_000, 1):
-        pace.after(size)
-        found.append(pace.docs)
+        batch_size.after(size)
+        found.append(batch_size.docs)
     assert found == [2, 4, 8, 16, 16, 16, 16, 10, 10, 5, 1, 2]
 
 

@@ -186,7 +186,7 @@ def test_a_database_that_is_not_there_when_its_waker_begins(db, monkeypatch, fee
         assert '"last_seq"' in feed.rest()[-1]
 
 
-def test_a_database_made_again_is_another_one(db):
+def test_a_recreated_database_is_another_one(db):
     with db.feed(feed="continuous", since="now", timeout=LONG_MS) as feed:
         until(lambda: waits(db), "it does not wait")
         db.lib.delete()
@@ -200,13 +200,13 @@ def test_a_database_made_again_is_another_one(db):
 
 def test_who_hangs_up_is_forgotten(db, monkeypatch):
     monkeypatch.setattr(waking, "LINGER_S", 0.1)
-    hub = db.served.wakeups
+    wakeups = db.served.wakeups
     before = threading.active_count()
     with db.feed(feed="continuous", since="now", timeout=LONG_MS):
         until(lambda: waits(db), "it does not wait")
-        waker = hub._by_name[db.lib.name]
+        waker = wakeups._by_name[db.lib.name]
     until(lambda: waker.waiting == 0, "it is still waited for")
-    until(lambda: db.lib.name not in hub._by_name, "the waker is still there")
+    until(lambda: db.lib.name not in wakeups._by_name, "the waker is still there")
     until(lambda: not waker._thread.is_alive(), "its thread is still there")
     assert threading.active_count() <= before + 8  # threads that wait for calls
 

@@ -221,9 +221,9 @@ def test_each_has_its_own_answer(db, feed):
     clients = [threading.Thread(target=follow, args=(n,)) for n in range(len(feeds))]
     for client in clients:
         client.start()
-    hub = db.served.wakeups
-    until(lambda: db.lib.name in hub._by_name, "nobody waits")
-    waker = hub._by_name[db.lib.name]
+    wakeups = db.served.wakeups
+    until(lambda: db.lib.name in wakeups._by_name, "nobody waits")
+    waker = wakeups._by_name[db.lib.name]
     until(lambda: len(waker._sleepers) == len(feeds), "not all of them wait")
     db.lib.bulk([{"_id": id} for id in ("a", "_design/b", "c")])
     for client in clients:
@@ -297,7 +297,7 @@ def test_a_database_that_others_deleted(db, method, path, body):
     assert error_of(answer) == (404, "not_found", "Database does not exist.")
 
 
-def test_a_database_that_others_made_again(db):
+def test_a_database_that_another_server_recreated(db):
     rev = db("PUT", "a", json={}).json()["rev"]
     other = ChangesDB(db.lib.store, db.lib.name)
     other.delete()

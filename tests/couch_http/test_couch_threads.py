@@ -175,7 +175,7 @@ def test_a_burst_of_own_commits_does_not_hide_anothers(tmp_path, monkeypatch):
     url = f"lmdb:{tmp_path / 'store'}"
 
     async def do(threads):
-        async with hub.wakeup("d") as waker:
+        async with wakeups.wakeup("d") as waker:
             await threads.run(lambda: [served.bulk([{"_id": f"own{n}"}]) for n in range(50)])
             version = waker.version
             await threads.run(lambda: foreign.bulk([{"_id": "foreign"}]))
@@ -183,15 +183,15 @@ def test_a_burst_of_own_commits_does_not_hide_anothers(tmp_path, monkeypatch):
                 while foreign_seen(waker) < 1:
                     await waker.wait(version)
                     version = waker.version
-        hub.stop()
+        wakeups.stop()
 
     def foreign_seen(waker):
         return waker._covered >= foreign.info().update_seq.timestamp
 
     with snapkv.open(url) as store, snapkv.open(url, create=False) as other:
-        hub = waking.Wakeups(store, 1)
-        served = ServedDB(store, hub, "d")
+        wakeups = waking.Wakeups(store, 1)
+        served = ServedDB(store, wakeups, "d")
         served.create()
         foreign = ChangesDB(other, "d")
         run_with(2, do)
-        hub.close()
+        wakeups.close()

@@ -387,10 +387,10 @@ def test_a_watch_whose_stream_is_opened_after_the_restore(
         assert caught.value.member == "a"
 
 
-@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("recreated", [False, True])
 @pytest.mark.parametrize("prefix", [None, "/made/"])
 def test_a_member_is_restored_to_before_its_store_was_made(
-    etcd: EtcdServer, tmp_path: Path, often: None, prefix: str | None, made_again: bool
+    etcd: EtcdServer, tmp_path: Path, often: None, prefix: str | None, recreated: bool
 ) -> None:
     backup = tmp_path / "backup.db"
     etcd.gateway.put(b"before", b"")
@@ -405,7 +405,7 @@ def test_a_member_is_restored_to_before_its_store_was_made(
             moment = fleet.at(at)
             shown = dict(moment.items())
             etcd.restore_snapshot(backup)
-            if made_again:
+            if recreated:
                 with fleet.ticker() as ticker:
                     ticker.tick()
             calls: list[Callable[[], object]] = [
@@ -421,7 +421,7 @@ def test_a_member_is_restored_to_before_its_store_was_made(
                 assert caught.value.member == "a"
         token = moment.token
     with snapkv.fleet.open({"a": member, "b": f"memory:{tmp_path}"}, timeout=TIMEOUT_S) as later:
-        wanted = StoreRecreatedError if made_again else snapkv.MembersBehindError
+        wanted = StoreRecreatedError if recreated else snapkv.MembersBehindError
         with pytest.raises(wanted) as caught:
             later.at(token=token)
         assert caught.value.member == "a" or set(caught.value.members) == {"a"}

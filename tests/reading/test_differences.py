@@ -49,7 +49,7 @@ def test_every_kind_of_difference(store, way):
     assert list(store.at(a).diff(store.at(b), "new")) == [Difference("new", None, b"2")]
 
 
-def test_removed_and_made_again_is_no_difference_unless_the_value_is(store, way):
+def test_removed_and_recreated_is_no_difference_unless_the_value_is(store, way):
     a = store.multi_save({"x": b"1", "y": b"1"})
     store.remove("x")
     gone = store.remove("y")

@@ -161,7 +161,7 @@ def test_while_no_tick_comes_the_changes_are_fetched(place, cluster):
 # --- a time line that is not the same any more ---
 
 
-def test_a_time_line_that_was_made_again(cluster):
+def test_a_time_line_that_was_recreated(cluster):
     cluster.write(a=b"1")
     cluster.tick()
     observed = cluster.observe()

@@ -81,7 +81,7 @@ class Moves:
             if capture.epoch:
                 for what, after in self._of_capture(world, at, capture):
                     yield f"{name(at)} {what}", capture.hangs, after
-        yield from self._deliveries(world)
+        yield from self._worlds_after_delivery(world)
         if not any(world.budget):
             return
         for what, after in self._faults(world):
@@ -201,7 +201,7 @@ class Moves:
                 network = self._removed(network, each)
         return _with_network(world, network)
 
-    def _deliveries(self, world: World) -> Iterator[tuple[str, bool, World]]:
+    def _worlds_after_delivery(self, world: World) -> Iterator[tuple[str, bool, World]]:
         budget = world.budget
         for envelope in world.network:
             left = _with_network(world, self._removed(world.network, envelope))

@@ -300,7 +300,7 @@ def test_compaction_of_a_batch_that_was_begun(place, store, db):
 
 
 @pytest.mark.parametrize("logged", [False, True])
-def test_a_database_that_is_deleted_and_made_again(place, store, db, logged):
+def test_a_database_that_is_deleted_and_recreated(place, store, db, logged):
     query = FeedQuery(place.url)
     db.put({"_id": "a"})
     query.drained()

@@ -378,7 +378,7 @@ def assert_another(made: list[Planned], readers: list, *codes: str) -> None:
             assert codes or "load the DataFrame anew" in str(caught.value)
 
 
-def test_a_store_that_was_removed_and_made_again(store, place):
+def test_a_store_that_was_removed_and_recreated(store, place):
     store.save("k", b"old")
     made = views(place.url)
     readers = [each.reader() for each in made]

@@ -220,7 +220,7 @@ def test_another_store_of_the_same_engine(store, place, clock):
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_a_store_that_was_removed_and_made_again(store, place, clock, running):
+def test_a_store_that_was_removed_and_recreated(store, place, clock, running):
     store.save("a", b"1")
     query = Query(place.url)
     query.drained()

@@ -83,7 +83,7 @@ def test_the_timestamp_key_is_gone(damaged, place):
     assert any("timestamp key" in problem for problem in store.check().problems)
 
 
-def test_the_timestamp_key_was_made_again(damaged):
+def test_the_timestamp_key_was_recreated(damaged):
     store, raw = damaged
     value = raw.read([Range(TS)]).results[0].kvs[0].value
     write_raw(raw, Delete(TS))
@@ -140,7 +140,7 @@ def test_opening_with_a_value_that_is_none_of_ours(damaged, place, key, value, e
     assert place.revision() == revision
 
 
-def test_writing_after_the_timestamp_key_was_made_again(damaged):
+def test_writing_after_the_timestamp_key_was_recreated(damaged):
     store, raw = damaged
     value = StampRecord(0, b"n" * 16, "mallory").encode()
     write_raw(raw, Delete(TS))

@@ -136,23 +136,23 @@ def test_a_follower_of_a_prefix_gets_the_keys_there_of_large_commits(store, serv
 
 
 def test_the_keys_that_are_kept_are_bounded(store):
-    hub, woken = LiveCommits(Source(store), keys_max=10), threading.Semaphore(0)
-    number, _ = hub.join(woken.release, store.resolved())
+    live, woken = LiveCommits(Source(store), keys_max=10), threading.Semaphore(0)
+    number, _ = live.join(woken.release, store.resolved())
     try:
         made = [store.commit(puts={f"{n}/{k}": b"1" for k in range(4)}).ts for n in range(5)]
         events = []
         while not events or events[-1].timestamp < made[-1]:
             assert woken.acquire(timeout=WAIT_S)
-            events, _, lost = hub.after(number)
+            events, _, lost = live.after(number)
         assert lost
         assert [each.timestamp for each in events] == made[-2:]
         large = store.commit(puts={f"{k}": b"1" for k in range(20)}).ts
         while events[-1].timestamp < large:
             assert woken.acquire(timeout=WAIT_S)
-            events, _, _ = hub.after(number)
+            events, _, _ = live.after(number)
         assert [len(each.keys) for each in events] == [20]
     finally:
-        hub.close()
+        live.close()
 
 
 def test_many_followers_share_one_watch(store, served, follow):
@@ -165,23 +165,23 @@ def test_many_followers_share_one_watch(store, served, follow):
 
 
 def test_a_follower_that_is_too_far_behind_learns_of_the_gap(store):
-    hub = LiveCommits(Source(store), events_max=4)
+    live = LiveCommits(Source(store), events_max=4)
     woken = threading.Semaphore(0)
-    number, gap = hub.join(woken.release, store.resolved())
+    number, gap = live.join(woken.release, store.resolved())
     try:
         assert gap is None
         made = [store.save("k", b"%d" % n) for n in range(10)]
         events = []
         while not events or events[-1].timestamp < made[-1]:
             assert woken.acquire(timeout=WAIT_S)
-            events, _, lost = hub.after(number)
+            events, _, lost = live.after(number)
         assert lost
         assert [each.timestamp for each in events] == made[-4:]
-        assert hub.join(lambda: None, made[0])[1] is not None
-        number, gap = hub.join(lambda: None, made[-2])
-        assert (gap, [each.timestamp for each in hub.after(number)[0]]) == (None, made[-1:])
+        assert live.join(lambda: None, made[0])[1] is not None
+        number, gap = live.join(lambda: None, made[-2])
+        assert (gap, [each.timestamp for each in live.after(number)[0]]) == (None, made[-1:])
     finally:
-        hub.close()
+        live.close()
 
 
 def test_commits_that_were_compacted_are_a_gap(store, clock, served, follow):
@@ -207,15 +207,15 @@ def test_the_server_ends_while_followers_wait(store):
 
 
 def test_the_watch_ends_after_its_last_follower(store):
-    hub = LiveCommits(Source(store), linger_s=0.0)
+    live = LiveCommits(Source(store), linger_s=0.0)
     woken = threading.Event()
-    hub.join(woken.set, None)
-    thread = hub._thread
-    hub.leave(woken.set)
+    live.join(woken.set, None)
+    thread = live._thread
+    live.leave(woken.set)
     thread.join(WAIT_S)
     assert not thread.is_alive()
-    number, _ = hub.join(woken.set, None)
+    number, _ = live.join(woken.set, None)
     made = store.save("k", b"1")
     assert woken.wait(WAIT_S)
-    assert [each.timestamp for each in hub.after(number)[0]] == [made]
-    hub.close()
+    assert [each.timestamp for each in live.after(number)[0]] == [made]
+    live.close()

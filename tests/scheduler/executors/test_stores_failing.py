@@ -191,7 +191,7 @@ def test_the_checkpoint_comes_with_the_last_part_of_a_large_commit(store, target
     assert record(store) == (T2, 6)
 
 
-def test_a_record_that_was_removed_is_not_made_again_in_passing(store, sink):
+def test_a_record_that_was_removed_is_not_recreated_in_passing(store, sink):
     writer, _ = begun(sink, T1)
     writer.write([commit(6, a=b"6")], 6)
     store.space("changefeed/f").commit(deletes=[b"t/"])
