@@ -152,7 +152,7 @@ def counting(what: str, unit: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str, after_s: float = BAR_AFTER_S) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal if the block takes long; yields the function that moves it."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
@@ -171,7 +171,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
     def move(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total)
-        if not bar.live.is_started and monotonic() - began > BAR_AFTER_S:
+        if not bar.live.is_started and monotonic() - began > after_s:
             bar.start()
 
     try:

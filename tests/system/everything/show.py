@@ -17,18 +17,11 @@ import snapkv
 from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted
+from snapkv.cli.terminal import console as console_of
 from snapkv.cli.tour.examiner import AskedDate
 from snapkv.cli.tour.filling import shown_oid
 from snapkv.cli.tour.git import TourError
-from snapkv.cli.tour.show import (
-    plain_console,
-    plain_table,
-    say,
-    say_left_out,
-    say_verdict,
-    section,
-    verdict_text,
-)
+from snapkv.cli.tour.show import say_left_out, say_verdict
 from snapkv.clock import SystemClock
 from system.everything.captures import Fleet
 from system.everything.clone_sparked import NoSpark, Started, started
@@ -51,6 +44,43 @@ from system.everything.report import (
 )
 
 from . import asking, clone_exam, duck, page, replicas, sparked
+
+PLAIN_WIDTH = 100
+"""The columns of a line without a terminal."""
+
+
+def plain_console() -> Console:
+    """Return the console of a tour."""
+    stream = sys.stdout
+    return console_of(stream, None if stream.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+def section(console: Console, title: str, table: Table) -> None:
+    """Print a table under its title."""
+    console.print()
+    say(console, "bold", title)
+    console.print(table)
+
+
+def plain_table(*headings: str) -> Table:
+    """Return a table without lines; columns whose heading ends with `>` are flush right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for heading in headings:
+        right = heading.endswith(">")
+        table.add_column(
+            heading.removesuffix(">"), justify="right" if right else "left", no_wrap=True
+        )
+    return table
+
+
+def say(console: Console, style: str, text: str) -> None:
+    """Print a line, which a pipe gets as it is, however long."""
+    console.print(Text(text, style), soft_wrap=True)
+
+
+def verdict_text(equal: bool) -> Text:
+    """Return whether an answer is equal to git's, in a word."""
+    return Text("equal", "green") if equal else Text("DIFFERS", "bold red")
 
 
 def run_tour(paths: Sequence[str], into: str, *, embedded: bool, spark: bool) -> int:
@@ -226,10 +256,10 @@ class Tour:
             section(console, title, table)
         console.print()
         if history.left_out:
-            say_left_out(console, history.left_out, PATH_BYTES_MAX)
+            say_left_out(history.left_out, PATH_BYTES_MAX)
         for missing in report.missing:
             say(console, "yellow", missing)
-        say_verdict(console, report)
+        say_verdict(report)
 
     def _say_next(
         self, history: History, story: Story, place: Place, etcd: LocalEtcd | None
