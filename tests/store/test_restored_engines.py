@@ -361,7 +361,9 @@ def test_a_watch_says_that_its_store_was_removed(place, clock):
 
 
 def test_a_feed_that_was_denied_is_started_again(served):
+    """A ring of one slot has no feed: nothing fills it."""
     engine, store, stamps = served.engine, served.store, served.stamps
+    has_feed = store._core.timeline.tracker.ring.slots > 1
     store._core.timeline.tracker.ring.clear()
     assert store.load("k", stamps[2]) == b"2"
     for _ in range(2):
@@ -376,7 +378,7 @@ def test_a_feed_that_was_denied_is_started_again(served):
         served.passing.now += 60
         store._core.timeline.tracker.lookup.clear()
         assert store.load("k", stamps[6] + 1) == b"6"
-        assert engine.watches == 1
+        assert engine.watches == has_feed
 
 
 @pytest.mark.parametrize("new", [2, 20])
