@@ -73,7 +73,10 @@ class _Compiler:
         if name in _OPTIONS and isinstance(argument, list):
             self._count(argument)
         if name in _OPERATORS:
-            return _OPERATORS[name](argument)
+            is_valid, condition = _OPERATORS[name]
+            if not is_valid(argument):
+                raise _bad(name, argument)
+            return condition(argument)
         if name.startswith("$"):
             raise InvalidArgumentError(f"Invalid operator: {name}")
         path = [part.replace("\0", ".") for part in name.replace("\\.", "\0").split(".")]
@@ -161,51 +164,29 @@ def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[Any], Condition]:
     return operator
 
 
-def _one_of(name: str, *, negated: bool) -> Callable[[Any], Condition]:
-    def operator(argument: Any) -> Condition:
-        if not isinstance(argument, list):
-            raise _bad(name, argument)
-        options = [_equals(each) for each in argument]
+def _one_of(argument: list[Any], *, negated: bool = False) -> Condition:
+    options = [_equals(each) for each in argument]
 
-        def holds(value: Any) -> bool:
-            if value is MISSING:
-                return False
-            candidates = [value, *value] if isinstance(value, list) else [value]
-            return any(option(each) for option in options for each in candidates) != negated
+    def holds(value: Any) -> bool:
+        if value is MISSING:
+            return False
+        candidates = [value, *value] if isinstance(value, list) else [value]
+        return any(option(each) for option in options for each in candidates) != negated
 
-        return holds
-
-    return operator
+    return holds
 
 
-def _exists(argument: Any) -> Condition:
-    if not isinstance(argument, bool):
-        raise _bad("$exists", argument)
-    return lambda value: (value is not MISSING) == argument
-
-
-def _type(argument: Any) -> Condition:
-    if not isinstance(argument, str) or argument not in _TYPES:
-        raise _bad("$type", argument)
-    kind = _TYPES[argument]
-    return lambda value: value is not MISSING and collation(value)[0] == kind
-
-
-def _size(argument: Any) -> Condition:
-    if isinstance(argument, bool) or not isinstance(argument, int) or argument < 0:
-        raise _bad("$size", argument)
-    return lambda value: isinstance(value, list) and len(value) == argument
-
-
-def _mod(argument: Any) -> Condition:
-    whole = isinstance(argument, list) and len(argument) == 2
-    if not whole or not all(type(each) is int for each in argument) or argument[0] == 0:
-        raise _bad("$mod", argument)
+def _mod(argument: list[int]) -> Condition:
     divisor, remainder = argument
     return lambda value: (
         type(value) is int
         and abs(value) % abs(divisor) == (remainder if value >= 0 else -remainder)
     )
+
+
+def _is_mod(argument: object) -> bool:
+    is_pair = isinstance(argument, list) and [type(each) for each in argument] == [int, int]
+    return is_pair and argument[0] != 0  # type: ignore[index]
 
 
 def _regex(argument: Any) -> Condition:
@@ -216,15 +197,7 @@ def _regex(argument: Any) -> Condition:
     return lambda value: isinstance(value, str) and pattern.search(value) is not None
 
 
-def _begins(argument: Any) -> Condition:
-    if not isinstance(argument, str):
-        raise _bad("$beginsWith", argument)
-    return lambda value: isinstance(value, str) and value.startswith(argument)
-
-
-def _all(argument: Any) -> Condition:
-    if not isinstance(argument, list):
-        raise _bad("$all", argument)
+def _all(argument: list[Any]) -> Condition:
     wanted = [_equals(each) for each in argument]
     return lambda value: (
         isinstance(value, list)
@@ -233,23 +206,38 @@ def _all(argument: Any) -> Condition:
     )
 
 
-_OPERATORS: dict[str, Callable[[Any], Condition]] = {
-    "$eq": _equals,
-    "$ne": lambda argument: _not(_equals(argument)),
-    "$gt": _compared(lambda a, b: a > b),
-    "$gte": _compared(lambda a, b: a >= b),
-    "$lt": _compared(lambda a, b: a < b),
-    "$lte": _compared(lambda a, b: a <= b),
-    "$in": _one_of("$in", negated=False),
-    "$nin": _one_of("$nin", negated=True),
-    "$exists": _exists,
-    "$type": _type,
-    "$size": _size,
-    "$mod": _mod,
-    "$regex": _regex,
-    "$beginsWith": _begins,
-    "$all": _all,
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda argument: isinstance(argument, kind)
+
+
+_ANYTHING = _is(object)
+_OPERATORS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Condition]]] = {
+    "$eq": (_ANYTHING, _equals),
+    "$ne": (_ANYTHING, lambda argument: _not(_equals(argument))),
+    "$gt": (_ANYTHING, _compared(lambda a, b: a > b)),
+    "$gte": (_ANYTHING, _compared(lambda a, b: a >= b)),
+    "$lt": (_ANYTHING, _compared(lambda a, b: a < b)),
+    "$lte": (_ANYTHING, _compared(lambda a, b: a <= b)),
+    "$in": (_is(list), _one_of),
+    "$nin": (_is(list), lambda argument: _one_of(argument, negated=True)),
+    "$exists": (_is(bool), lambda wanted: lambda value: (value is not MISSING) == wanted),
+    "$type": (
+        lambda argument: isinstance(argument, str) and argument in _TYPES,
+        lambda name: lambda value: value is not MISSING and collation(value)[0] == _TYPES[name],
+    ),
+    "$size": (
+        lambda argument: type(argument) is int and argument >= 0,
+        lambda size: lambda value: isinstance(value, list) and len(value) == size,
+    ),
+    "$mod": (_is_mod, _mod),
+    "$regex": (_ANYTHING, _regex),
+    "$beginsWith": (
+        _is(str),
+        lambda prefix: lambda value: isinstance(value, str) and value.startswith(prefix),
+    ),
+    "$all": (_is(list), _all),
 }
+"""By operator, whether an argument is valid, and its condition."""
 
 
 def _not(holds: Condition) -> Condition:
