@@ -1,15 +1,16 @@
-"""Checks of arguments that several packages share."""
+"""Checks of arguments, and batches of a bounded size, that several packages share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from cdcmeta.errors import InvalidArgumentError, InvalidNameError
 from snapkv import SnapshotKV
 
+T = TypeVar("T")
 DATABASE_NAME = re.compile(r"[a-z][a-z0-9_$()+/-]*")
 DATABASE_NAME_CHARACTERS_MAX = 128
 
@@ -80,3 +81,23 @@ def checked_database_name(name: object) -> str:
     if len(name) > DATABASE_NAME_CHARACTERS_MAX:
         raise InvalidNameError(f"a name has at most {DATABASE_NAME_CHARACTERS_MAX} characters")
     return name
+
+
+def bounded_batches(
+    items: Iterable[T], size_of: Callable[[T], int], items_max: int, bytes_max: int
+) -> Iterator[list[T]]:
+    """Yield items in lists of at most so many items, and so many bytes, but for one item.
+
+    >>> list(bounded_batches(["a", "bb", "c", "dddd"], len, 2, 3))
+    [['a', 'bb'], ['c'], ['dddd']]
+    """
+    batch, size = list[T](), 0
+    for item in items:
+        added = size_of(item)
+        if batch and (len(batch) >= items_max or size + added > bytes_max):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += added
+    if batch:
+        yield batch

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdcmeta.argument_checks import check_int, check_store, checked_database_name, listed
+from cdcmeta.argument_checks import (
+    bounded_batches,
+    check_int,
+    check_store,
+    checked_database_name,
+    listed,
+)
 from cdcmeta.changes import database_layout as layout
 from cdcmeta.changes.database_layout import REGISTRY, DatabaseRecord, space_of
 from cdcmeta.changes.database_state import DatabaseState, DocVersion, Missing, versions
@@ -528,8 +534,9 @@ def relocated(store: SnapshotKV, name: str, writer: Writer, to: SnapshotKV | Non
     same = Absent(key) if existing is None else AtRevision(key, existing.revision)
     claim = target.commit(puts={layout.CLAIM: b""}, delete_prefixes=[b""], guards=[same])
     guards: list[Guard] = [Absent(key), AtRevision(layout.CLAIM, claim.revision)]
-    for batch in _batches(snapshot.items()):
-        target.commit(puts=batch, guards=guards)
+    items = (item for item in snapshot.items() if item[0] != layout.DATABASE)
+    for batch in bounded_batches(items, _size_of, BATCH_KEYS, BATCH_BYTES):
+        target.commit(puts=dict(batch), guards=guards)
     eras = (*database.eras, snapshot.timestamp)
     record = {layout.DATABASE: replace(database, eras=eras, moved=False).encode()}
     made = SpaceOps(record, deletes=[layout.CLAIM], guards=guards)
@@ -573,17 +580,5 @@ def _raised(store: SnapshotKV, name: str, database: DatabaseRecord, revision: in
     return True
 
 
-def _batches(items: Iterator[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes]]:
-    """Yield all keys but the record, in batches that fit into one commit of any engine."""
-    batch: dict[bytes, bytes] = {}
-    size = 0
-    for key, value in items:
-        if key == layout.DATABASE:
-            continue
-        batch[key] = value
-        size += len(key) + len(value)
-        if size >= BATCH_BYTES or len(batch) >= BATCH_KEYS:
-            yield batch
-            batch, size = {}, 0
-    if batch:
-        yield batch
+def _size_of(item: tuple[bytes, bytes]) -> int:
+    return len(item[0]) + len(item[1])

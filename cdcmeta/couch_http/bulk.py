@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from starlette.responses import Response
 
+from cdcmeta.argument_checks import bounded_batches
 from cdcmeta.changes.database import ChangesDB
 from cdcmeta.changes.database_state import DatabaseState
 from cdcmeta.changes.documents import TOO_DEEP, Edited, checked_id, is_id
@@ -73,14 +74,10 @@ async def bulk_docs(call: ServiceCall) -> Response:
 
 def _commits(ranges: Sequence[ByteRange], limits: Limits) -> Iterator[range]:
     """Yield the numbers of the documents of each commit."""
-    first = size = 0
-    for number, (start, end) in enumerate(ranges):
-        size += end - start
-        if number > first and (size > limits.commit_bytes or number - first == limits.bulk_docs):
-            yield range(first, number)
-            first, size = number, end - start
-    if ranges:
-        yield range(first, len(ranges))
+    first, sizes = 0, (end - start for start, end in ranges)
+    for batch in bounded_batches(sizes, int, limits.bulk_docs, limits.commit_bytes):
+        yield range(first, first + len(batch))
+        first += len(batch)
 
 
 class _Storing:

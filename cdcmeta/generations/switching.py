@@ -43,6 +43,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from cdcmeta.argument_checks import bounded_batches
 from cdcmeta.errors import CorruptTopologyError, SwitchAbortedError, SwitchPendingError
 from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations.topology import Topology
@@ -345,16 +346,10 @@ def _answer_prefixes(id: bytes) -> list[bytes]:
 
 def _parts(id: bytes, topology: Topology) -> Iterator[dict[bytes, bytes]]:
     """Yield the rows of a topology in parts that every engine accepts."""
-    part: dict[bytes, bytes] = {}
-    size, prefix = 0, layout.rows_prefix(id)
-    for end, value in topology.rows():
-        part[layout.row_key(prefix, end)] = value
-        size += len(value) + 64
-        if size >= PART_BYTES or len(part) == PART_ROWS:
-            yield part
-            part, size = {}, 0
-    if part:
-        yield part
+    prefix = layout.rows_prefix(id)
+    rows = ((layout.row_key(prefix, end), value) for end, value in topology.rows())
+    parts = bounded_batches(rows, lambda row: len(row[1]) + 64, PART_ROWS, PART_BYTES)
+    return map(dict, parts)
 
 
 def _newest(state: layout.LogState) -> layout.Generation | None:

@@ -59,19 +59,19 @@ def test_a_move_that_was_interrupted_goes_on(db, place, clock, monkeypatch):
 
     db.bulk([{"_id": f"d{n}"} for n in range(30)])
     to = place.open(clock=clock, name="there")
-    whole = relocation._batches
+    whole = relocation.bounded_batches
 
-    def cut(items):
-        yield dict(list(items)[:10])
+    def cut(items, *_):
+        yield list(items)[:10]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(relocation, "_batches", cut)
+    monkeypatch.setattr(relocation, "bounded_batches", cut)
     with pytest.raises(KeyboardInterrupt):
         db.relocate(to)
     assert databases(to) == []
     with pytest.raises(DatabaseRelocatedError):
         db.put({"_id": "late"})
-    monkeypatch.setattr(relocation, "_batches", whole)
+    monkeypatch.setattr(relocation, "bounded_batches", whole)
     there = db.relocate(to)
     assert there.changes().rows == db.changes().rows
     assert_database_sound(there)
@@ -112,21 +112,21 @@ def test_two_moves_at_once_make_one_whole_database(db, place, clock, monkeypatch
 
     db.bulk([{"_id": f"d{n}"} for n in range(60)])
     stores = [place.open(clock=clock, name="there") for _ in range(2)]
-    whole = relocation._batches
+    whole = relocation.bounded_batches
     first_is_half = threading.Event()
     second_is_over = threading.Event()
 
-    def slow(items):
+    def slow(items, *bounds):
         if first_is_half.is_set():
-            yield from whole(items)
+            yield from whole(items, *bounds)
             return
-        (batch,) = whole(items)
-        yield dict(list(batch.items())[:20])
+        (batch,) = whole(items, *bounds)
+        yield batch[:20]
         first_is_half.set()
         assert second_is_over.wait(20)
-        yield dict(list(batch.items())[20:])
+        yield batch[20:]
 
-    monkeypatch.setattr(relocation, "_batches", slow)
+    monkeypatch.setattr(relocation, "bounded_batches", slow)
     errors = []
 
     def move():

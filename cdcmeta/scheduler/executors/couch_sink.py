@@ -40,6 +40,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from cdcmeta.argument_checks import bounded_batches
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord, TableWriter
@@ -279,19 +280,11 @@ class CouchWriter(TableWriter):
         """Send the commits of some keys, by document id, that the documents lack."""
         self._read_heads([id for id in batch if id not in self._heads])
         known = {id: self._heads[id] for id in batch}
-        docs, heads, size = list[bytes](), dict[str, Head](), 0
-        for id, versions in batch.items():
-            lacking = [each for each in versions if each.ts > known[id].ts]
-            if not lacking:
-                continue
-            doc, head = self._doc(id, known[id].revision, lacking)
-            if size + len(doc) > BATCH_BYTES:
-                self._post(docs, heads)
-                docs, heads, size = [], {}, 0
-            docs.append(doc)
-            heads[id] = head
-            size += len(doc)
-        self._post(docs, heads)
+        lacking = ((id, [x for x in own if x.ts > known[id].ts]) for id, own in batch.items())
+        made = ((id, *self._doc(id, known[id].revision, own)) for id, own in lacking if own)
+        for docs in bounded_batches(made, lambda each: len(each[1]), BATCH_DOCS, BATCH_BYTES):
+            self._post_docs([doc for _, doc, _ in docs])
+            self._heads |= {id: head for id, _, head in docs}
         while len(self._heads) > HEADS_MAX:
             del self._heads[next(iter(self._heads))]
 
@@ -318,11 +311,6 @@ class CouchWriter(TableWriter):
             return {id: found[id] for id in ids}
 
         self._heads |= self._client.listed("POST", "_all_docs", read, _encoded({"keys": ids}))
-
-    def _post(self, docs: Sequence[bytes], heads: Mapping[str, Head]) -> None:
-        if docs:
-            self._post_docs(docs)
-            self._heads.update(heads)
 
     def _post_docs(self, docs: Sequence[bytes]) -> None:
         """Send documents with their revisions; in halves, if that is too large for the server."""

@@ -28,6 +28,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from cdcmeta.argument_checks import bounded_batches
 from cdcmeta.changes import ChangesDB
 from cdcmeta.changes import database_layout as layout
 from cdcmeta.changes.database_layout import space_of
@@ -159,14 +160,7 @@ class CouchReplicaWriter(CouchWriter):
             self._post_in_batches(self._tombstones(some))
 
     def _post_in_batches(self, leaves: Iterable[bytes]) -> None:
-        docs, size = list[bytes](), 0
-        for doc in leaves:
-            if docs and (size + len(doc) > BATCH_BYTES or len(docs) >= BATCH_DOCS):
-                self._post_docs(docs)
-                docs, size = [], 0
-            docs.append(doc)
-            size += len(doc)
-        if docs:
+        for docs in bounded_batches(leaves, len, BATCH_DOCS, BATCH_BYTES):
             self._post_docs(docs)
 
     def _tombstones(self, documents: Sequence[DocumentChange]) -> list[bytes]:

@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
+from cdcmeta.argument_checks import bounded_batches
 from cdcmeta.scheduler.executors.contracts import Part, TableSource, WatchFeed
 from cdcmeta.scheduler.executors.loop_prevention import RECORDS, metas_of
 from snapkv import Change, Changes, Commit, Entry, SnapshotKV
@@ -74,25 +75,17 @@ class PrefixTableSource(TableSource):
         snapshot = self._store.at(at)
         commit = Commit(at, 0, snapshot.revision, None)
         has_routes = next(self._store.spaces(RECORDS), None) is not None
-        for page in _pages(with_removals(snapshot.entries(self._prefixes[table]), kept)):
+        found = with_removals(snapshot.entries(self._prefixes[table]), kept)
+        for page in bounded_batches(found, _size_of, PAGE_KEYS, PAGE_BYTES):
             revisions = {entry.revision for _, entry in page if entry is not None}
             metas = metas_of(self._store, revisions) if has_routes else {}
             commits = {each: replace(commit, meta=meta) for each, meta in metas.items()}
-            yield Changes(commit, tuple(_change(*found, commit, commits) for found in page))
+            yield Changes(commit, tuple(_change(*each, commit, commits) for each in page))
 
 
-def _pages(found: Iterable[tuple[str, Entry | None]]) -> Iterator[list[tuple[str, Entry | None]]]:
-    """Yield keys in parts of a bounded size."""
-    page, size = list[tuple[str, Entry | None]](), 0
-    for key, entry in found:
-        added = len(key) + (0 if entry is None else len(entry.value))
-        size += added
-        if page and (len(page) >= PAGE_KEYS or size > PAGE_BYTES):
-            yield page
-            page, size = [], added
-        page.append((key, entry))
-    if page:
-        yield page
+def _size_of(found: tuple[str, Entry | None]) -> int:
+    key, entry = found
+    return len(key) + (0 if entry is None else len(entry.value))
 
 
 def _change(
