@@ -1,4 +1,4 @@
-"""A capture's side: obeys the owner, drives an executor, and reports its tables.
+"""The agent of a capture: it obeys the owner, drives an executor, and reports its tables.
 
 * `TableExecutor`, the interface that an agent drives.
 * `apply_request` and what follows: how requests change an agent's state of one table; pure.

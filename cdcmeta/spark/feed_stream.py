@@ -1,4 +1,4 @@
-"""Streaming a feed: each batch is the part of it between two places, at a pinned revision."""
+"""The stream of a feed: a batch is the part between two places, at a pinned revision."""
 
 from __future__ import annotations
 

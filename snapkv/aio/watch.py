@@ -1,4 +1,4 @@
-"""Following a store in an asyncio loop: one watch of the engine for all watches of a keyspace.
+"""Watches of a store in an asyncio loop: one watch of the engine for all of a keyspace.
 
 A `SharedWatch` follows the whole keyspace and gives each `Watch` the changes that match its prefix.
 A watch that begins in the past first reads what the shared one has already passed:

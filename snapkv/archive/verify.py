@@ -1,4 +1,4 @@
-"""Verifying an archive: each file is read again, and compared with the manifest and the log."""
+"""The verification of an archive: each file, compared with the manifest and the log."""
 
 from __future__ import annotations
 

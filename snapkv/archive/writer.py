@@ -1,4 +1,4 @@
-"""Writing an archive: changes collect in memory, become files, and then part of the manifest."""
+"""The writer of an archive: changes collect in memory, become files, then part of the manifest."""
 
 from __future__ import annotations
 

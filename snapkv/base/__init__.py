@@ -1,1 +1,1 @@
-"""Below all rooms, without a store in it: arguments, text, files, waits, forks, loops, extras."""
+"""Parts without a store, for all rooms: arguments, text, files, waits, forks, loops, extras."""

@@ -1,4 +1,4 @@
-"""Long answers on a terminal go through a pager, as git's do."""
+"""The pager of long answers on a terminal, as git has one."""
 
 from __future__ import annotations
 

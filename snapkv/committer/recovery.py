@@ -1,4 +1,4 @@
-"""Find out the outcome of a request whose answer was lost: fence its timestamp, then look.
+"""The recovery from a lost answer: a fence at the request's timestamp, then its outcome.
 
 Looking at the timestamp key is enough, without a fence, in two cases. A request that was answered,
 with an error that leaves open whether it was applied, is no longer on its way. And once a timestamp

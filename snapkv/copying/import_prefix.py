@@ -1,4 +1,4 @@
-"""Importing keys that other programs wrote: a store gets the newest state of a prefix.
+"""The import of keys of other programs: a store gets the newest state of a prefix.
 
 The source is read at one revision. A first pass over its keys finds names that a store cannot hold,
 and the keys of snapkv stores. A second pass merges its keys and values with the store's keys

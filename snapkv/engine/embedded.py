@@ -1,4 +1,4 @@
-"""Running a transaction on the state of an embedded engine; all embedded engines use it."""
+"""A transaction on the state of an embedded engine; all embedded engines run it."""
 
 from __future__ import annotations
 

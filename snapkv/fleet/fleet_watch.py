@@ -1,4 +1,4 @@
-"""Following a fleet: all changes of one timestamp at a time, once every member is final there.
+"""The watch of a fleet: all changes of one timestamp at once, when every member is final there.
 
 For example, two members are followed; numbers are timestamps, and "up to" is how far a watch is:
 

@@ -1,4 +1,4 @@
-"""Following a store: commits in order with their changes, none twice, none missing."""
+"""Watches of a store: commits in order with their changes, none twice, none missing."""
 
 from __future__ import annotations
 

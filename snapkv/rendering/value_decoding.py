@@ -1,4 +1,4 @@
-"""From stored bytes to what they say."""
+"""The decoding of stored bytes into what they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming changes: no row is lost or repeated, and no limit splits a commit."""
+"""The stream of changes: no row is lost or repeated, and no limit splits a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming a fleet: a batch ends at a time that is final, so asked for again it is the same."""
+"""The stream of a fleet: a batch ends at a final time, so each plan of it is the same."""
 
 from __future__ import annotations
 

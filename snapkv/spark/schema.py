@@ -1,4 +1,4 @@
-"""From the columns of a view to batches of exactly the schema that Spark expects."""
+"""The schema of a view, and its batches in exactly the form that Spark expects."""
 
 from __future__ import annotations
 

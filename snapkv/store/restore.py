@@ -1,4 +1,4 @@
-"""Restoring: one commit that makes the present equal a past moment."""
+"""Restores: one commit that makes the present equal a past moment."""
 
 from __future__ import annotations
 

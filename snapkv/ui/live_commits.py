@@ -1,4 +1,4 @@
-"""Following a source: one watch in one thread, and the event streams of any number of pages."""
+"""The commits that live pages follow: one watch in one thread, and any number of event streams."""
 
 from __future__ import annotations
 

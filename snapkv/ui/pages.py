@@ -1,4 +1,4 @@
-"""From a view to an answer: templates, JSON, errors."""
+"""The answers of views: templates, JSON, errors."""
 
 from __future__ import annotations
 

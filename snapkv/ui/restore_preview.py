@@ -1,4 +1,4 @@
-"""Restoring from a page: a preview of exactly what changes, then a commit guarded by its head."""
+"""A restore from a page: a preview of exactly what changes, then a commit guarded by its head."""
 
 from __future__ import annotations
 

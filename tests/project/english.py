@@ -96,7 +96,7 @@ def found_phrases(*roots: str) -> Iterator[Found]:
             yield Found(str(path.relative_to(ROOT)), line, phrase, text)
 
 
-QUESTION = re.compile(r"(?:What|How|Why|Who|Which|Whether|When|Where)\b")
+QUESTION = re.compile(r"(?:What|How|Why|Who|Which|Whether|When|Where|From|Between|Below)\b")
 QUANTITY = re.compile(r"(?:So|How) (?:many|much|long|often)\b")
 
 

@@ -1,4 +1,4 @@
-"""Reads a source once for all tables of a changefeed, and hands each table its commits.
+"""The reader of a source: one read for all tables of a changefeed, each with its commits.
 
 One watch is at `position`, near the newest commit, and feeds the tables that are live. The tables
 that are behind are fetched together by a second watch; when that reaches `position`, they are live.

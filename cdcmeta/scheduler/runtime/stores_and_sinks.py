@@ -1,4 +1,4 @@
-"""Opens the stores and sinks of changefeeds, and checks the forms of their URLs.
+"""The stores and sinks of changefeeds: how they are opened, and the forms of their URLs.
 
 They are opened in threads of their own: that may take long. A check of a URL opens nothing.
 """

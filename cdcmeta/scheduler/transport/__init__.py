@@ -1,1 +1,1 @@
-"""Carries messages between captures: in one process, and by gRPC between processes."""
+"""The transport of messages between captures: in one process, and by gRPC between processes."""

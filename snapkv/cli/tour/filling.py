@@ -1,4 +1,4 @@
-"""From git history to a store: one commit for each commit of git, at git's time.
+"""The import of a git history: one commit of a store for each commit of git, at git's time.
 
 The store's keys, at each moment:
 

@@ -1,4 +1,4 @@
-"""Between the contract's values and etcd's messages, both ways."""
+"""The translation between the contract's values and etcd's messages, both ways."""
 
 from __future__ import annotations
 

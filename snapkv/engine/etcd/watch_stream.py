@@ -1,4 +1,4 @@
-"""Watching a cluster: a stream that resumes without gap or repetition after it breaks."""
+"""Watches of a cluster: a stream that resumes without gap or repetition after it breaks."""
 
 from __future__ import annotations
 

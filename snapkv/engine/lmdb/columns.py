@@ -1,4 +1,4 @@
-"""Reading ranges and changes as columns, with numpy and Arrow.
+"""Ranges and changes as columns, with numpy and Arrow.
 
 For very many keys. Of a range, a few calls per chunk find the version of each key at a revision,
 and decode its header; a scan does that in Python for each key.

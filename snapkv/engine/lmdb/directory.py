@@ -1,4 +1,4 @@
-"""Inspecting a path before it is opened: a store, an unfinished one, other files, or nothing.
+"""The kind of a path before it is opened: a store, an unfinished one, other files, or nothing.
 
 Nothing here changes a file. A path is inspected before it is opened, because LMDB reads its file
 through a memory map: touching a page beyond the end of a truncated file does not raise an error

@@ -1,4 +1,4 @@
-"""Checking all rules of the stored bytes, in one read transaction and bounded memory."""
+"""Checks of all rules of the stored bytes, in one read transaction and bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading one state: points, ranges, pages.
+"""Reads of one state: points, ranges, pages.
 
 A point is one seek. All ranges, pages and counts use one `Walk`.
 """

@@ -1,4 +1,4 @@
-"""Walking over the keys of a span that exist at a revision; all range reads use it.
+"""Walks over the keys of a range that exist at a revision; all range reads use them.
 
 Where keys have few versions, two passes in C read a chunk of records (first their keys, then their
 values), and a few calls per chunk select the versions. Where keys have many versions, each

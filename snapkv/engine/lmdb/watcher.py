@@ -1,4 +1,4 @@
-"""Watching: replay the log from a revision, then wait for commits of any process."""
+"""The watcher: it replays the log from a revision, then waits for commits of any process."""
 
 from __future__ import annotations
 
