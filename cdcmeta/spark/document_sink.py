@@ -212,10 +212,7 @@ class DocumentCommits:
         raise unknown
 
     def _is_overtaken(self) -> bool:
-        """Return False if another driver has committed all of the batch.
-
-        Raises `SourceError` if it is committing another part or batch.
-        """
+        """Return False if another driver has committed all of the batch; else raise."""
         seen = self._marker
         self._marker, self._count = self._read()
         self._marker.check_alone(seen, self._batch)

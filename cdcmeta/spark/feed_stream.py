@@ -85,10 +85,7 @@ class FeedStream(kit.MicroBatches[FeedOffset]):
         return FeedOffset(present.store, present.head, state.database.uuid, state.end)
 
     def _next(self, at: FeedOffset, limit: kit.Limit) -> FeedOffset:
-        """Return the end of the next batch: the end of the feed, or less by the limit.
-
-        Commits without a row of this database do not move it.
-        """
+        """Return the end of the next batch: the same if no commit has a row of this database."""
         reader = kit.verified_reader(self._location, at.store, at.mark)
         commits = self._moment_at(reader, self._head(reader, at.mark))
         state = self._feed.state(reader, commits)

@@ -43,27 +43,18 @@ CELLS = pa.schema(
 """The same columns in the order of a row's cells: the one that may be large is second."""
 
 
-class Shape:
+class Shape(kit.BatchSchema):
     """The columns of a DataFrame: all columns of the feed, or the columns that a schema names.
 
     Raises `SourceError` for a schema with unknown columns.
     """
 
     def __init__(self, schema: T.StructType) -> None:
-        self.schema = kit.arrow_schema(schema)
-        self.names = self.schema.names
-        for field in self.schema:
+        super().__init__(schema)
+        self.needs_value = "doc" in self.names  # documents
+        for field in self.arrow:
             if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type:
                 raise kit.mismatch(field, COLUMNS)
-
-    @property
-    def needs_value(self) -> bool:
-        """Whether documents must be read."""
-        return "doc" in self.names
-
-    def batch(self, found: kit.Arrays) -> pa.RecordBatch:
-        """Return columns as a batch of the schema. Raises `SourceError` for NULLs it forbids."""
-        return kit.batch_of(found, self.schema)
 
 
 # --- tasks ---
@@ -104,7 +95,7 @@ class FeedTask(kit.Task):
     feed: TaskFeed
     ranges: tuple[tuple[bytes, bytes], ...]
 
-    def read(self, reader: kit.Reader, wanted: kit.AskedColumns) -> Iterator[kit.Arrays]:
+    def read(self, reader: kit.Reader, wanted: kit.BatchSchema) -> Iterator[kit.Arrays]:
         """Yield the columns of changes, in the order of the feed."""
         feed = self.feed
         form = replace(feed.form, include_docs=feed.form.include_docs and wanted.needs_value)

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from snapkv.spark import errors
 from snapkv.spark import native as native_files
 from snapkv.spark.data_source import SnapKVDataSource
-from snapkv.spark.functions import register_functions
+from snapkv.spark.functions import FUNCTIONS
 from snapkv.spark.read_options import key_text, option_texts, parsed
 from snapkv.spark.sessions import Times, end_pinned, ensure_registered, register_format
 from snapkv.spark.source_options import STORAGE, absolute, absolute_archive
@@ -42,7 +42,8 @@ def register(spark: SparkSession) -> None:
         spark.sql("SELECT * FROM snapkv_as_of('etcd://localhost:2379', '-1d', 'schema/')").show()
     """
     register_format(spark, SnapKVDataSource)
-    register_functions(spark)
+    for name, function in FUNCTIONS.items():
+        spark.udtf.register(name, F.udtf(function))
 
 
 def read_snapshot(

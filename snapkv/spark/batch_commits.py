@@ -240,10 +240,7 @@ class BatchCommits:
 
 
 def _differences(now: Iterator[tuple[Any, bytes]], writes: Writes) -> Iterator[tuple[Any, Any]]:
-    """Yield the writes that make the present equal to `writes`: the saves, then the removals.
-
-    So nothing is missing between two commits of them.
-    """
+    """Yield the writes that make the present equal to `writes`: saves first, so none is missing."""
     present = dict(now)
     for key, value in writes:
         if present.pop(key, None) != value:

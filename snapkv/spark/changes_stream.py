@@ -153,10 +153,8 @@ class ChangesReader(MicroBatches[ChangesOffset]):
     def _snapshot_tasks(
         self, reader: Reader, first: ChangesOffset, last: ChangesOffset
     ) -> tuple[Mark, list[Task]]:
-        """Return the commit whose state is read, and the tasks for its keys.
-
-        In PySpark before 4.2 batch 0 may end before its start, which Spark asks for later.
-        """
+        """Return the commit whose state is read, and the tasks for its keys."""
+        # in PySpark before 4.2 batch 0 may end before its start, which Spark asks for later
         mark = last.mark if last.after is not None else earlier(first.mark, last.mark)
         span = self._rest(first)
         if last.after:

@@ -27,8 +27,8 @@ from snapkv.spark.errors import SourceError, as_source_errors
 from snapkv.spark.pinned_commits import BACKWARDS, PinnedCommits, Present, range_of
 from snapkv.spark.process_readers import RESTORED, holds
 from snapkv.spark.read_options import HISTORY, SNAPSHOT, ReadOptions, behind_of
-from snapkv.spark.read_tasks import AskedColumns, BatchSchema, Task, plan
-from snapkv.spark.schema import MEMBER
+from snapkv.spark.read_tasks import Task, plan
+from snapkv.spark.schema import MEMBER, BatchSchema
 from snapkv.spark.source_options import SourceOptions, absolute, absolute_archive
 from snapkv.spark.timing import exact, timestamp_of
 from snapkv.store.location import Location
@@ -175,12 +175,7 @@ class MemberTask(Task):
     commits: PinnedCommits
     task: Task
 
-    @staticmethod
-    def of(member: str, location: Location, task: Task) -> MemberTask:
-        """Return a task as one of a member."""
-        return MemberTask(member, location, task.commits, task)
-
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of the view, with the member's name."""
         for found in self.task.read(reader, columns):
             rows = len(next(iter(found.values())))
@@ -216,7 +211,7 @@ def _planned(options: ReadOptions, cut: PinnedFleet, place: PinnedMember) -> lis
     ):
         own = own_options(options, cut, place.member, location)
         tasks = plan(reader, own, _commits_of(reader, own, cut, place))
-        return [MemberTask.of(name, location, task) for task in tasks]
+        return [MemberTask(name, location, task.commits, task) for task in tasks]
 
 
 def _commits_of(

@@ -68,7 +68,7 @@ class FleetOffset:
             "ts": self.timestamp,
             "snapshot": self.snapshot,
             "pinned": self.pinned,
-            "members": {name: _fields(at) for name, at in sorted(self.members.items())},
+            "members": {name: store_fields(*at) for name, at in sorted(self.members.items())},
         }
 
     @staticmethod
@@ -89,12 +89,6 @@ class FleetOffset:
     def of(self, member: str) -> At:
         """Return how far a member was delivered; one that is new begins after this offset."""
         return self.members.get(member) or At.after(self.timestamp)
-
-
-def _fields(at: At) -> dict[str, Any]:
-    fields = store_fields(*at)
-    del fields["v"]  # the whole offset has it
-    return fields
 
 
 ALL = "all"

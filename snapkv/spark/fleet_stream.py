@@ -102,7 +102,7 @@ class MemberBatches:
             start = ChangesOffset(high.store, self._mark_of(reader, name, low), after)
             stream = self._stream(name, location)
             tasks = stream.planned(reader, start, ChangesOffset(high.store, high.mark))
-            return [MemberTask.of(name, location, task) for task in tasks]
+            return [MemberTask(name, location, task.commits, task) for task in tasks]
 
     def last_time(self, first: FleetOffset, last: FleetOffset, limit: Limit) -> int | None:
         """Return the last time that a batch may contain, None if it may contain all."""
@@ -253,10 +253,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         return found
 
     def _next(self, at: FleetOffset, limit: Limit) -> FleetOffset:
-        """Return the end of the next batch; the same offset if nothing is new.
-
-        While a member holds the fleet back, nothing is new; a query that is to end fails then.
-        """
+        """Return the end of the next batch; the same offset if nothing is new, or one holds it."""
         target = self._target
         try:
             timestamp = self._frontier.resolved() if target is None else target

@@ -13,9 +13,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader
-from pyspark.sql.functions import udtf
 from pyspark.sql.types import StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
@@ -122,12 +120,6 @@ FUNCTIONS = {
 }
 
 
-def register_functions(spark: SparkSession) -> None:
-    """Make the table functions known to a session."""
-    for name, function in FUNCTIONS.items():
-        spark.udtf.register(name, udtf(function))
-
-
 class _Arguments:
     """The arguments of a call, as Python values; options of the format have names of their own."""
 
@@ -178,10 +170,7 @@ def _value(name: str, argument: AnalyzeArgument | None) -> Any:
 
 
 def _planned(options: Mapping[str, str], **made: str) -> Planned:
-    """Return the columns and the reader of a call; `made` are the options of its arguments.
-
-    Raises `SourceError`, also for an option that an argument gives.
-    """
+    """Return the columns and the reader of a call; `made` are the options of its arguments."""
     given = {name.lower() for name in options}
     for name in made:
         if name.lower() in given:

@@ -26,7 +26,7 @@ from snapkv.reading import arrow
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import SPACE, Batch, BatchCommits, Writes
 from snapkv.spark.errors import as_source_errors
-from snapkv.spark.read_options import FORMAT, TEXT, key_formats
+from snapkv.spark.read_options import FORMAT
 from snapkv.spark.schema import arrow_schema
 from snapkv.spark.source_options import (
     SourceOptions,
@@ -115,11 +115,6 @@ class KeyOptions(SinkOptions):
 
     replace: bool
     """Whether rows replace the keys with the prefix, rather than being added."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether keys are text."""
-        return self.choice("keyFormat", *key_formats(self.location.space is not None)) == TEXT
 
     @property
     def format(self) -> str:

@@ -25,7 +25,8 @@ from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, as_source_errors
 from snapkv.spark.pinned_commits import PinnedCommits
 from snapkv.spark.process_readers import RESTORED, holds, own_reader, verified_reader
-from snapkv.spark.read_tasks import BatchSchema, Task
+from snapkv.spark.read_tasks import Task
+from snapkv.spark.schema import BatchSchema
 from snapkv.spark.source_options import SourceOptions, check_none_of
 from snapkv.times import physical_ms
 
@@ -48,7 +49,8 @@ class StreamOffset(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint."""
-        return store_fields(self.store, self.mark) | self.fields() | {"pinned": self.pinned}
+        place = {"v": VERSION} | store_fields(self.store, self.mark)
+        return place | self.fields() | {"pinned": self.pinned}
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
@@ -111,7 +113,6 @@ def checking(checkpoint: Mapping[str, Any]) -> Iterator[None]:
 def store_fields(store: bytes, mark: Mark) -> dict[str, Any]:
     """Return the fields that name a store and a commit in it."""
     return {
-        "v": VERSION,
         "store": store.hex(),
         "rev": mark.revision,
         "ts": mark.timestamp,
@@ -380,10 +381,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             return found.to_json()
 
     def _wait_for_a_commit(self, at: At) -> None:
-        """Wait until there is a newer commit, for `IDLE_S` at most.
-
-        Spark asks a hundred times a second, and each time costs milliseconds in several processes.
-        """
+        """Wait until there is a newer commit, for `IDLE_S` at most: Spark asks all the time."""
         if self._target is not None:
             return
         reader, until, length = own_reader(self._location), monotonic() + IDLE_S, PAUSE_MIN_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from snapkv.clock import MAX_CLOCK_SKEW_MS
 from snapkv.engine.contract import Range
@@ -111,7 +112,8 @@ def range_of(
         newest = _last_until(reader, options, present, "ending") or present.head
         return PinnedCommits(present.store, newest, newest, newest.revision)
     _check_order(options, present, from_state)
-    low = (_state_at_start if from_state else low_of)(reader, options, present)
+    start = partial(_last_until, end="starting") if from_state else low_of
+    low = start(reader, options, present)
     high = _last_until(reader, options, present, "ending") or present.head
     if low is None:
         with as_source_errors():
@@ -126,11 +128,8 @@ def range_of(
 
 
 def _check_order(options: ReadOptions, present: Present, from_state: bool) -> None:
-    """Raise `SourceError` for a range that ends before it starts, even if it has no commits.
-
-    A range of commits that ends just before its start is empty: after a commit, up to the same. A
-    start that neither a clock nor a commit has reached is an error, too.
-    """
+    """Raise `SourceError` for a range that ends before it starts, or starts in the future."""
+    # commits that end just before the start are an empty range: after a commit, up to the same
     first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
     if first is not None and last is not None and last < first - (not from_state):
         raise errors.INVALID_RANGE(f"{BACKWARDS}: versions {first} to {last}")
@@ -176,11 +175,6 @@ def _complete(reader: Reader, code: ErrorCode) -> Iterator[None]:
             version = reader.timeline.at(earliest).mark.revision
             left = f"start after {format_time(earliest)}, version {version}"
         raise code(f"some changes after the start were compacted: {left}") from e
-
-
-def _state_at_start(reader: Reader, options: ReadOptions, present: Present) -> Mark | None:
-    """Return the last commit up to the start; the range begins with its state."""
-    return _last_until(reader, options, present, "starting")
 
 
 def _last_until(reader: Reader, options: ReadOptions, present: Present, end: str) -> Mark | None:

@@ -13,18 +13,21 @@ from snapkv.fleet.members import BEHIND, Behind, Policy, check_policy
 from snapkv.layout import Keyspace
 from snapkv.reading.arrow import KeyRange
 from snapkv.spark import errors
-from snapkv.spark.source_options import ENGINE as ENGINE
 from snapkv.spark.source_options import (
+    BINARY,
     STORAGE,
+    TEXT,
     SourceOptions,
     canonical_names,
     check_one_of,
     flag_of,
     is_store,
+    key_formats,
     keyspace_of,
     location_of,
     zone_in,
 )
+from snapkv.spark.source_options import ENGINE as ENGINE
 from snapkv.spark.value_formats import FORMATS, MODES
 from snapkv.store.location import Location
 
@@ -33,7 +36,6 @@ SNAPSHOT, CHANGES, HISTORY, COMMITS = "snapshot", "changes", "history", "commits
 ALL = (SNAPSHOT, CHANGES, HISTORY, COMMITS)
 KEYED = (SNAPSHOT, CHANGES, HISTORY)
 RANGED = (CHANGES, HISTORY, COMMITS)
-TEXT, BINARY = "utf8", "binary"
 KEY_FORMATS = (TEXT, BINARY)
 
 # The views that have each option.
@@ -187,11 +189,6 @@ def _view(texts: Mapping[str, str]) -> str:
 # --- which keys are read ---
 
 
-def key_formats(of_space: bool) -> tuple[str, str]:
-    """Return the formats of keys, the default first: text, or binary in a space."""
-    return (BINARY, TEXT) if of_space else (TEXT, BINARY)
-
-
 def key_text(key: str | bytes, options: Mapping[str, Any], name: str) -> str:
     """Return a key or prefix as the text of an option; `name` is the parameter that gives it.
 
@@ -207,17 +204,12 @@ def key_text(key: str | bytes, options: Mapping[str, Any], name: str) -> str:
     return key.hex() if isinstance(key, bytes) else key
 
 
-def is_text(options: ReadOptions) -> bool:
-    """Return whether keys are read as text."""
-    return options.choice("keyFormat", *key_formats(options.location.space is not None)) == TEXT
-
-
 def span_of(options: ReadOptions) -> KeyRange:
     """Return the range of stored keys that options name.
 
     With binary keys the options are hexadecimal. Raises `SourceError`.
     """
-    text = is_text(options)
+    text = options.is_text
     try:
         space = keyspace_of(options.location, text=text)
     except SnapKVError as e:

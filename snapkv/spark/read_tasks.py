@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -45,26 +44,10 @@ from snapkv.spark.read_options import (
     ReadOptions,
     span_of,
 )
+from snapkv.spark.schema import BatchSchema
 from snapkv.spark.source_options import SourceOptions
 from snapkv.store.location import Location
 from snapkv.store.open import open_to_read
-
-
-class AskedColumns(Protocol):
-    """The columns that are asked for."""
-
-    names: Sequence[str]
-
-    @property
-    def needs_value(self) -> bool:
-        """Whether values must be read at all."""
-
-
-class BatchSchema(AskedColumns, Protocol):
-    """The schema of the batches that Spark gets."""
-
-    def batch(self, found: Arrays) -> pa.RecordBatch:
-        """Return columns as a batch of exactly the schema. Raises `SourceError`."""
 
 
 class Task(InputPartition, ABC):
@@ -73,7 +56,7 @@ class Task(InputPartition, ABC):
     commits: PinnedCommits
 
     @abstractmethod
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of the view, a batch at a time."""
 
     def batches(
@@ -97,7 +80,7 @@ class SnapshotTask(Task):
     span: KeyRange
     ranges: tuple[tuple[bytes, bytes], ...]
 
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of a snapshot in key order."""
         source = self.commits.moment(reader)
         timed = "mod_timestamp" in columns.names
@@ -111,7 +94,7 @@ class SnapshotTask(Task):
 class InitialTask(SnapshotTask):
     """Some ranges of keys, as the first rows of a stream: each key is an insert."""
 
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of changes in key order."""
         mark = self.commits.high
         cells = {
@@ -138,7 +121,7 @@ class ChangesTask(Task):
     preimages: bool
     deletes: bool
 
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of changes in commit order."""
         low, high = self.commits.low, self.commits.high
         yield from tables.changes(
@@ -159,7 +142,7 @@ class HistoryTask(Task):
     commits: PinnedCommits
     span: KeyRange
 
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of histories."""
         yield from tables.history(reader, self.span, self.commits.low, self.commits.high)
 
@@ -172,7 +155,7 @@ class CommitsTask(Task):
     span: KeyRange
     inclusive: bool
 
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of the log, newest first."""
         observed = not reader.policy.at_head  # its range selects the commits
         counted = observed or not {"operation", "operationMetrics"}.isdisjoint(columns.names)
@@ -270,10 +253,7 @@ def _even_marks(
 
 
 def _sample(reader: Reader, span: KeyRange, low: int, high: int) -> tuple[list[int], list[float]]:
-    """Cut the revisions (low, high] evenly, and estimate the changes of each piece.
-
-    Returns the ends of the pieces, `low` before them, and their rows.
-    """
+    """Cut (low, high] evenly; return `low`, the ends of the pieces, and estimates of their rows."""
     count = min(SAMPLES, high - low)
     ends = [low + (high - low) * n // count for n in range(count + 1)]
     seen: dict[int, int] = {}
@@ -354,7 +334,7 @@ class ArchivedTask(Task):
     span: KeyRange
     deletes: bool
 
-    def read(self, reader: Reader, columns: AskedColumns) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: BatchSchema) -> Iterator[Arrays]:
         """Yield the columns of changes in commit order; one delta is in memory at a time."""
         archive = archive_of(reader.engine)
         assert isinstance(archive, ArchiveEngine), "the location of this task has an archive"

@@ -15,7 +15,7 @@ from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.spark.read_options import CHANGES, COMMITS, HISTORY, SNAPSHOT, ReadOptions, is_text
+from snapkv.spark.read_options import CHANGES, COMMITS, HISTORY, SNAPSHOT, ReadOptions
 from snapkv.spark.value_formats import (
     BYTES,
     FORMATS,
@@ -121,25 +121,41 @@ def _columns(options: ReadOptions) -> pa.Schema:
     columns = _VIEWS[options.view]
     if options.is_of_fleet:
         columns = columns.insert(0, pa.field(MEMBER, pa.string()))
-    if "key" in columns.names and not is_text(options):
+    if "key" in columns.names and not options.is_text:
         columns = arrow.keyed_by_bytes(columns)
     if "value" in columns.names and options.choice("valueFormat", *FORMATS) == UTF8:
         columns = columns.set(columns.get_field_index("value"), pa.field("value", pa.string()))
     return columns
 
 
-class FrameSchema:
+class BatchSchema:
+    """The schema of the batches that Spark gets, and whether values must be read for it."""
+
+    def __init__(self, schema: T.StructType) -> None:
+        self.arrow = arrow_schema(schema)
+        self.names: list[str] = self.arrow.names
+        self.needs_value = True
+
+    def batch(self, found: Arrays) -> pa.RecordBatch:
+        """Return columns as a batch. Raises `SourceError` for a NULL in a NOT NULL column."""
+        columns = [_cast(found[field.name], field.type) for field in self.arrow]
+        for field, column in zip(self.arrow, columns, strict=True):
+            if column.null_count and not field.nullable:  # Spark would read undefined bytes
+                raise errors.INVALID_SCHEMA(f"{field.name} is NOT NULL in the schema but has NULLs")
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+
+class FrameSchema(BatchSchema):
     """The schema of a DataFrame: some columns are the view's own, the rest fields of the value.
 
     Raises `SourceError` for a schema that the view cannot fill.
     """
 
     def __init__(self, schema: T.StructType, options: ReadOptions) -> None:
+        super().__init__(schema)
         columns = _columns(options)
         format_ = options.choice("valueFormat", *FORMATS)
         permissive = options.choice("mode", *MODES) == PERMISSIVE
-        self.arrow = arrow_schema(schema)
-        self.names = self.arrow.names
         self.own = [f.name for f in self.arrow if _is_own(f, columns, format_)]
         decoded = [f for f in self.arrow if f.name not in self.own]
         for field in decoded:
@@ -149,26 +165,13 @@ class FrameSchema:
             raise errors.INVALID_SCHEMA("give a schema or columns, not both")
         text = format_ == UTF8 and "value" in self.own
         self.decoder = ValueDecoder(decoded, format_, permissive) if decoded or text else None
-
-    @property
-    def needs_value(self) -> bool:
-        """Whether values must be read at all."""
-        return "value" in self.own or self.decoder is not None
+        self.needs_value = "value" in self.own or self.decoder is not None
 
     def batch(self, found: Arrays) -> pa.RecordBatch:
         """Return columns as a batch. Raises `SourceError` for a NULL in a NOT NULL column."""
         if self.decoder is not None:
             found = found | self.decoder.columns(found)
-        return batch_of(found, self.arrow)
-
-
-def batch_of(found: Arrays, schema: pa.Schema) -> pa.RecordBatch:
-    """Return columns as a batch. Raises `SourceError` for a NULL in a NOT NULL column."""
-    columns = [_cast(found[field.name], field.type) for field in schema]
-    for field, column in zip(schema, columns, strict=True):
-        if column.null_count and not field.nullable:  # Spark would read undefined bytes
-            raise errors.INVALID_SCHEMA(f"{field.name} is NOT NULL in the schema but has NULLs")
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return super().batch(found)
 
 
 def _is_own(field: pa.Field, columns: pa.Schema, format_: str) -> bool:

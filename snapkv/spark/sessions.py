@@ -153,7 +153,8 @@ def end_pinned(spark: SparkSession, options: dict[str, Any]) -> dict[str, Any]:
     """
     if not is_connect(spark):
         return options
-    by_time, by_version = _names_of_end(_is_snapshot(options))
+    view = CHANGES if "readChangeFeed" in options else options.get("view", SNAPSHOT)
+    by_time, by_version = _names_of_end(view == SNAPSHOT)
     names = {name.lower(): name for name in options}
     if by_version.lower() in names:
         return options
@@ -166,10 +167,6 @@ def end_pinned(spark: SparkSession, options: dict[str, Any]) -> dict[str, Any]:
     if newest is None:
         raise errors.NOT_PINNED("the store has no commits up to then: make one first")
     return options | {by_version: str(newest.version)}
-
-
-def _is_snapshot(options: Mapping[str, Any]) -> bool:
-    return "readChangeFeed" not in options and options.get("view", SNAPSHOT) == SNAPSHOT
 
 
 def _is_of_commits(name: str) -> bool:

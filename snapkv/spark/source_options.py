@@ -22,6 +22,7 @@ PARTITIONS_MAX = 16
 """The most partitions by default: one etcd serves all tasks, and more are not faster."""
 ENGINE = CONNECTION
 """Options of etcd's engine, with or without underscores."""
+TEXT, BINARY = "utf8", "binary"
 STORAGE = "storage."
 """The prefix of options for an archive's object store; the rest of the name is obstore's."""
 _SPELLINGS = {spelling: name for name in ENGINE for spelling in (name, name.replace("_", ""))}
@@ -67,10 +68,20 @@ class SourceOptions:
         raise errors.INVALID_OPTION(f"{name} is one of {choices}, not {text!r}")
 
     @property
+    def is_text(self) -> bool:
+        """Whether keys are text."""
+        return self.choice("keyFormat", *key_formats(self.location.space is not None)) == TEXT
+
+    @property
     def partitions(self) -> int:
         """The most tasks that may read at once."""
         usual = min(2 * (os.cpu_count() or 1), PARTITIONS_MAX)
         return self.count("numPartitions") or usual
+
+
+def key_formats(of_space: bool) -> tuple[str, str]:
+    """Return the formats of keys, the default first: text, or binary in a space."""
+    return (BINARY, TEXT) if of_space else (TEXT, BINARY)
 
 
 def canonical_names(raw: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
@@ -140,7 +151,12 @@ def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) 
     if url is None:
         wrong = f"{path!r} is not a store; " if path and "@" not in path else ""  # no secrets
         may_be_table = _TABLE in raw or not path
-        advice = f"{_NAME_IT}. {_dropped(format_)}" if may_be_table else _NAME_IT
+        view = f"CREATE TEMPORARY VIEW v USING {format_} OPTIONS (...)"
+        dropped = (
+            ". Spark drops the OPTIONS of CREATE TABLE when it reads the table: repeat them after "
+            f"FROM t WITH (...), or use {view}, which keeps them"
+        )
+        advice = _NAME_IT + (dropped if may_be_table else "")
         raise errors.MISSING_OPTION(wrong + advice)
     engine: dict[str, Any] = {name: texts[name] for name in ENGINE if name in texts}
     if engine and not url.startswith("etcd:"):
@@ -159,10 +175,7 @@ def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) 
 def _archive_of(
     texts: Mapping[str, str], url: str
 ) -> tuple[str | None, tuple[tuple[str, Any], ...]]:
-    """Return the archive that options name, and the options of its object store.
-
-    Raises `SourceError`.
-    """
+    """Return the archive that options name, and the options of its object store."""
     archive = texts.get("archive")
     storage = {
         name.removeprefix(STORAGE): _typed(name.removeprefix(STORAGE), text)
@@ -193,14 +206,6 @@ def _typed(name: str, text: str) -> str | bool | float:
         return int(text) if name == "max_retries" else float(text) if name in SECONDS else text
     except ValueError:
         return text  # which the archive rejects
-
-
-def _dropped(format_: str) -> str:
-    view = f"CREATE TEMPORARY VIEW v USING {format_} OPTIONS (...)"
-    return (
-        "Spark drops the OPTIONS of CREATE TABLE when it reads the table: repeat them after "
-        f"FROM t WITH (...), or use {view}, which keeps them"
-    )
 
 
 def _is_of_table(key: str, raw: Mapping[str, str]) -> bool:

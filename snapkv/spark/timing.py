@@ -147,11 +147,7 @@ def start_of(text: str, zone: tzinfo | None, now_ms: int, newest: int, *, ahead_
 
 
 def _check_likely(text: str, timestamp: int, now_ms: int) -> None:
-    """Raise `SourceError` for a number that is hardly a timestamp; 0 and texts of `exact` are.
-
-    The rule is that of a store whose newest commit is of now; numbers before the year 2000 are
-    unlikely, too.
-    """
+    """Raise `SourceError` for a number that is hardly a timestamp; 0 and texts of `exact` are."""
     now = pack(now_ms)
     likely = timestamp >= _OLDEST and is_likely(timestamp, now, now)
     if not likely and not text.startswith("0"):

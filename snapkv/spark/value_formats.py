@@ -134,10 +134,7 @@ class TextFloat(float):
 
 
 class _Integer(int):
-    """An integer with its text, which an int does not keep: -0, and very many digits.
-
-    Its number has only the first digits of those; it is still too large for every column but text.
-    """
+    """An integer with its text: of very many digits it has the first, too many for a column."""
 
     def __new__(cls, text: str) -> _Integer:
         number = super().__new__(cls, text[:_DIGITS_MAX])
@@ -313,7 +310,7 @@ def _name(key: Any) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        return _to_base64(value)
     return str(_of(datetime, value).isoformat())
 
 
@@ -347,10 +344,6 @@ _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, _moment),
     (pa.types.is_timestamp, _naive),
 )
-
-
-Plain = Callable[[Any], Any]
-"""Makes what JSON or msgpack has of a value that is not None."""
 
 
 class Encoder:
@@ -401,7 +394,7 @@ class Encoder:
         return errors.VALUE_MALFORMED(f"the value of key {key!r} cannot be written: {error}")
 
 
-def plain(kind: pa.DataType, format_: str) -> Plain:
+def plain(kind: pa.DataType, format_: str) -> Convert:
     """Return the function that makes what a format has of a value of a column's type.
 
     Binary is base64 in JSON, dates and times are ISO text, a DECIMAL has all its digits.
@@ -433,11 +426,11 @@ def plain(kind: pa.DataType, format_: str) -> Plain:
     raise errors.INVALID_SCHEMA(f"values of {spark_name(kind)} cannot be written: cast to STRING")
 
 
-def _members(names: Sequence[str] | dict[str, Plain], cells: Sequence[Any]) -> dict[str, Any]:
+def _members(names: Sequence[str] | dict[str, Convert], cells: Sequence[Any]) -> dict[str, Any]:
     return {name: cell for name, cell in zip(names, cells, strict=True) if cell is not None}
 
 
-def _or_null(convert: Plain) -> Plain:
+def _or_null(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
@@ -472,7 +465,7 @@ def _to_base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-_PLAIN_SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Plain], ...] = (
+_PLAIN_SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), _same),
     (lambda kind: pa.types.is_boolean(kind) or pa.types.is_integer(kind), _same),
     (pa.types.is_floating, _same),
