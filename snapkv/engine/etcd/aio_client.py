@@ -27,8 +27,7 @@ from snapkv.engine.etcd.grpc_client import (
     channel_options,
     credentials_of,
     failure_of,
-    method_bytes,
-    reader_of,
+    serializers,
     target_of,
 )
 from snapkv.engine.etcd.security import Security
@@ -63,11 +62,8 @@ class AioChannel:
             raise ChannelRetired("the channel was replaced")
         send = self._unary.get(method.path)
         if send is None:
-            send = self._unary[method.path] = self._channel.unary_unary(
-                method.path,
-                request_serializer=method_bytes,
-                response_deserializer=reader_of(method.answer),
-            )
+            made = self._channel.unary_unary(method.path, **serializers(method.answer))
+            send = self._unary[method.path] = made
         self._inside += 1
         try:
             call = send(request, timeout=timeout, metadata=metadata)
@@ -84,8 +80,7 @@ class AioChannel:
             raise CallFailed("CANCELLED", str(e)) from e
         finally:
             self._inside -= 1
-            if self._is_over():
-                self._loop.start(self.close, "snapkv close")
+            self._close_if_over()
 
     def _answer_of(self, call: Any) -> Any:
         """Return the answer of a call that has ended; nothing waits."""
@@ -94,24 +89,20 @@ class AioChannel:
         except asyncio.CancelledError:  # gRPC raises it where the channel was closed
             raise CallFailed("CANCELLED", "the channel was closed") from None
 
-    def _is_over(self) -> bool:
-        return self._retired and not self._inside and not self._closed
+    def _close_if_over(self) -> None:
+        if self._retired and not self._inside and not self._closed:
+            self._loop.start(self.close, "snapkv close")
 
     def retire(self) -> None:
         """Take no more calls, and close once the running calls have ended."""
         self._retired = True
-        if self._is_over():
-            self._loop.start(self.close, "snapkv close")
+        self._close_if_over()
 
     def watch(
         self, first: pb.WatchRequest, metadata: Metadata, timeout: float | None
     ) -> AioWatchStream:
         """Open a stream of watch answers, for `timeout` seconds (None: until it is cancelled)."""
-        method = self._channel.stream_stream(
-            WATCH_PATH,
-            request_serializer=method_bytes,
-            response_deserializer=reader_of(pb.WatchResponse),
-        )
+        method = self._channel.stream_stream(WATCH_PATH, **serializers(pb.WatchResponse))
         try:
             return AioWatchStream(method, first, metadata, timeout)
         except aio.UsageError as e:

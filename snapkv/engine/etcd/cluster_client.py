@@ -391,10 +391,7 @@ class ClusterClient:
         return leader if token is None else (*leader, ("token", token))
 
     def _renewed(self, used: str | None, deadline: float) -> bool:
-        """Get a new token in place of the used one; False without a login.
-
-        Raises `AccessDeniedError` for a wrong password, `EngineUnavailableError`.
-        """
+        """Get a new token in place of the used one; False without a login."""
         if self._login is None:
             return False
         if not self._renewing.acquire(timeout=max(0.0, deadline - monotonic())):

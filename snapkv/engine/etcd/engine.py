@@ -124,11 +124,9 @@ class CompactionPoint:
         request, tries = pb.WatchRequest(create_request=create), 0
         while True:
             try:
-                found = self._asked(request, min(TRY_S, max(0.001, deadline - monotonic())))
+                return self._asked(request, min(TRY_S, max(0.001, deadline - monotonic())))
             except CallFailed as e:
                 failure = e
-            else:
-                return found
             tries += 1
             self._connection.wait_before(tries, deadline)
             if monotonic() >= deadline:

@@ -140,17 +140,12 @@ def too_large(size: int) -> CommitTooLargeError:
     return CommitTooLargeError(what, size, size - 1)
 
 
-def is_distrust(failure: CallFailed) -> bool:
-    """Return whether a certificate is not accepted: a retry would fail, too."""
-    return failure.code == "UNAVAILABLE" and any(text in failure.text for text in DISTRUST)
-
-
 def stranger_error(failure: CallFailed, address: str) -> SnapKVError | None:
     """Return the error for an answer that an etcd, as it is used here, does not send; else None.
 
     One endpoint alone may be a proxy whose backend is being replaced: HTTP's 404 is UNIMPLEMENTED.
     """
-    if is_distrust(failure):
+    if failure.code == "UNAVAILABLE" and any(text in failure.text for text in DISTRUST):
         return EngineUnavailableError(f"{address}: its certificate is not trusted: {failure}")
     if NOT_HTTP2 in failure.text:
         return EngineUnavailableError(f"{address}: this is not an etcd, or it wants TLS: {failure}")

@@ -14,7 +14,7 @@ import re
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, Generic, TypeVar
@@ -128,23 +128,23 @@ def answered(answer: A | None) -> A:
     return answer
 
 
-method_bytes: Callable[[Message], bytes] = methodcaller("SerializeToString")
-"""Returns a message's bytes."""
 NOT_A_MESSAGE = "the answer is not a message of etcd's protocol"
 _GARBLED: Any = object()
 
 
-def reader_of(kind: type[A]) -> Callable[[bytes], A]:
-    """Return what makes answers of bytes, for `answered`: gRPC would log an error's traceback."""
+def serializers(kind: type[Message]) -> dict[str, Any]:
+    """Return what makes bytes of messages, and answers, for `answered`, of bytes."""
 
-    def read(sent: bytes) -> A:
+    def read(sent: bytes) -> Any:
         try:
             return kind.FromString(sent)
-        except DecodeError:
-            garbled: A = _GARBLED
-            return garbled
+        except DecodeError:  # gRPC would log its traceback
+            return _GARBLED
 
-    return read
+    return {
+        "request_serializer": methodcaller("SerializeToString"),
+        "response_deserializer": read,
+    }
 
 
 def ended_watch(reason: str) -> CallFailed:
@@ -226,11 +226,7 @@ class Channel:
         """
         send = self._unary.get(method.path)
         if send is None:
-            send = self._channel.unary_unary(
-                method.path,
-                request_serializer=method_bytes,
-                response_deserializer=reader_of(method.answer),
-            )
+            send = self._channel.unary_unary(method.path, **serializers(method.answer))
             self._unary[method.path] = send
         with _calls:
             with self._lock:
@@ -250,8 +246,8 @@ class Channel:
             finally:
                 with self._lock:
                     self._inside -= 1
-                    over = self._is_over()
-                if over:
+                    is_over = self._is_over()
+                if is_over:
                     self.close()
 
     def _is_over(self) -> bool:
@@ -266,19 +262,15 @@ class Channel:
             if not self._owned or self._retired:
                 return
             self._retired = True
-            over = self._is_over()
-        if over:
+            is_over = self._is_over()
+        if is_over:
             self.close()
 
     def watch(
         self, first: pb.WatchRequest, metadata: Metadata, timeout: float | None
     ) -> WatchStream:
         """Open a stream of watch answers, for `timeout` seconds (None: until it is cancelled)."""
-        method = self._channel.stream_stream(
-            WATCH_PATH,
-            request_serializer=method_bytes,
-            response_deserializer=reader_of(pb.WatchResponse),
-        )
+        method = self._channel.stream_stream(WATCH_PATH, **serializers(pb.WatchResponse))
         try:
             return WatchStream(method, first, metadata, timeout)
         except ValueError as e:
@@ -321,12 +313,9 @@ _streams: weakref.WeakSet[WatchStream] = weakref.WeakSet()
 
 @atexit.register
 def _keep_from_finalizers() -> None:
-    """Let no finalizer of gRPC's run once the process ends.
-
-    A stream's finalizer takes a lock that a thread of gRPC may hold, and that thread no longer
-    runs: one process of 300 did not end. A channel's finalizer waits for its calls, and a call that
-    an interrupt cut short never ends (one process of 8 did not end, after 30 interrupts).
-    """
+    """Let no finalizer of gRPC's run once the process ends, which it might keep from ending."""
+    # a stream's finalizer takes a lock that a thread may hold, which no longer runs: 1 process of
+    # 300 did not end; a channel's waits for calls that an interrupt cut short: 1 of 8 did not
     for stream in list(_streams):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream._call))
     for channel in list(_channels):

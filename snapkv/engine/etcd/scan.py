@@ -113,11 +113,7 @@ class RangeSplitter:
         return [RangePiece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
 
     def _takes(self, rows: int, more: int) -> bool:
-        """Return whether a piece of `rows` keys takes `more`; one of very few keys may grow large.
-
-        Otherwise the few keys of a sample would be a piece alone, before one that is nearly too
-        large.
-        """
+        """Return whether a piece takes `more` keys; one of very few `rows` may grow large."""
         both = rows + more
         return both <= self._rows or (rows <= self._rows // 8 and not self._too_large(both))
 
@@ -141,16 +137,15 @@ def _sibling_ranges(
 def _siblings(
     shared: bytes, along: bytes, piece: RangePiece, *, fine: bool
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield what of a piece begins with `shared`, but not with `along`, which is longer.
-
-    The key `shared` itself is in the first range. Unless `fine` there are two at most.
-    """
+    """Yield the ranges of a piece with `shared` before, not `along`; unless `fine` two at most."""
     if along <= piece.key and piece.range_end == _lower_end(prefix_end(along), piece.range_end):
         return
     behind = prefix_end(along)
     starts = {shared or b"\0", along}  # no key is empty, and a range up to b"\0" has no end
     if fine:
-        starts.update(shared + bytes([edge]) for edge in _edges(along[-1]))
+        kind = along[-1]
+        edges = HEX_EDGES if kind in DIGITS else TEXT_EDGES if kind in TEXT else ALL_EDGES
+        starts.update(shared + bytes([edge]) for edge in edges)
     elif behind.startswith(shared):
         starts.add(behind)
     ordered = sorted(starts)
@@ -158,11 +153,6 @@ def _siblings(
         first, beyond = max(start, piece.key), _lower_end(end, piece.range_end)
         if start != along and (beyond == ALL_KEYS_END or first < beyond):
             yield first, beyond
-
-
-def _edges(byte: int) -> bytes:
-    """Return the bytes at which the ranges of siblings of `byte` begin."""
-    return HEX_EDGES if byte in DIGITS else TEXT_EDGES if byte in TEXT else ALL_EDGES
 
 
 def _lower_end(one: bytes, other: bytes) -> bytes:
@@ -205,10 +195,6 @@ class PageSize:
         some = page[:: len(page) // WEIGHED_ROWS + 1]
         row_bytes = sum(len(kv.key) + len(kv.value) for kv in some) // len(some) + 32
         return min(PAGE_ROWS_MAX, max(1, self.page_bytes // row_bytes))
-
-    def begin_with(self, rows: int) -> None:
-        """Let the next scans begin with so many rows, or less."""
-        self.first_rows = min(PAGE_ROWS_FIRST, rows)
 
 
 class Scan:
@@ -259,7 +245,7 @@ class Scan:
         if page.kvs:
             self._fitting = self._size.fitting(page.kvs)
             if not self._keys_only:
-                self._size.begin_with(self._fitting)
+                self._size.first_rows = min(PAGE_ROWS_FIRST, self._fitting)
             self._page_rows = min(self._fitting, self._page_rows * GROWTH_MAX)
         return page
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snapkv.engine.etcd.options import VARIABLES
-from snapkv.errors import (
-    InvalidOptionError,
-)
+from snapkv.errors import InvalidOptionError
 
 # --- the certificate authorities that the system trusts, for gRPC, which has its own ---
 

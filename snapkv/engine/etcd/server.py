@@ -240,10 +240,7 @@ class ServerClock:
         self._warn(etcd=version is not None)
 
     def _warn(self, *, etcd: bool) -> None:
-        """Give the warnings that are due, each once.
-
-        Without `etcd` the server may be something else, whose clock does not matter.
-        """
+        """Give the warnings that are due, each once; without `etcd` it may be another server."""
         found, clockless = self._sample, not self._addresses() or (etcd and self._clockless)
         version = self._version if found is None else found.version
         if version and not self._advised:
@@ -275,11 +272,7 @@ class ServerClock:
             return self._looking
 
     def _sample_one(self) -> None:
-        """Take a sample from the first endpoint that shows a clock.
-
-        When a proxy hides it, the earlier sample stays in use: an unknown clock is as bad as
-        one that differs.
-        """
+        """Take a sample from the first endpoint that shows a clock; else the earlier one stays."""
         for address in self._addresses():
             with contextlib.suppress(OSError, HTTPException, *NO_ETCD):
                 found = sample(address, self._context)

@@ -314,13 +314,13 @@ class WatchReader:
             open_watch.stream.cancel()
 
     def _read(self, open_watch: OpenWatch) -> None:
-        held: list[
-            KeyEvent
-        ] = []  # events of the newest revision, which the next fragment may continue
+        held: list[KeyEvent] = []  # of the newest revision, which the next fragment may continue
         for answer in open_watch.stream:
             self.heard_at = monotonic()
+            if answer.canceled and answer.compact_revision:
+                raise CompactedError(self._resume, answer.compact_revision, unit="revision")
             if answer.canceled:
-                raise self._canceled(answer)
+                raise ended_watch(answer.cancel_reason)
             if answer.created:
                 self._connection.heard_from(open_watch.endpoint)
                 continue
@@ -335,7 +335,10 @@ class WatchReader:
                 self._enqueue(batch)
             by_itself = answer.watch_id >= 0
             if not answer.events and not answer.fragment and (by_itself or self._trusts_answers()):
-                self._come_to(answer.header.revision)
+                with self.changed:  # nothing else happened up to there
+                    self.progress = max(self.progress, answer.header.revision)
+                    self._resume = max(self._resume, answer.header.revision + 1)
+                    self.changed.notify_all()
 
     def _enqueue(self, batch: WatchBatch) -> None:
         if batch.revision < self._floor:
@@ -348,24 +351,9 @@ class WatchReader:
             self._resume = self._floor = batch.revision + 1
             self.changed.notify_all()
 
-    def _come_to(self, revision: int) -> None:
-        """Record that nothing else happened up to a revision."""
-        with self.changed:
-            self.progress = max(self.progress, revision)
-            self._resume = max(self._resume, revision + 1)
-            self.changed.notify_all()
-
-    def _canceled(self, answer: pb.WatchResponse) -> SnapKVError:
-        if answer.compact_revision:
-            return CompactedError(self._resume, answer.compact_revision, unit="revision")
-        return ended_watch(answer.cancel_reason)
-
     def _look_into(self, failure: CallFailed) -> None:
-        """Prepare for the next stream; raises errors that are final.
-
-        Some servers answer "denied" for an expired token, so that gets one new token.
-        """
-        if self.open_watch is not None:
+        """Prepare for the next stream; raises errors that are final."""
+        if self.open_watch is not None:  # some servers answer "denied" for an expired token
             denied, self._denied = self._denied, failure.text.startswith(DENIED)
             self._connection.broken(self.open_watch, failure, renew=self._denied and not denied)
 
