@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from snapkv.archive import open_files as open_files
 from snapkv.archive.engine import ArchiveEngine as ArchiveEngine
 from snapkv.archive.folder import Files
@@ -10,7 +12,7 @@ from snapkv.archive.manifest import publish as publish
 from snapkv.archive.writer import ArchivedChange, ArchiveWriter
 from snapkv.base.waiting import monotonic
 from snapkv.copying.sources import SourceCommit
-from snapkv.copying.targets import Pages, RecordTarget, differences, lost_marks
+from snapkv.copying.targets import Pages, differences, lost_marks
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId, prefix_end, stamp_of
 from snapkv.times import end_of_ms
@@ -19,7 +21,7 @@ FLUSH_ROWS = 100_000
 CLEAN_AFTER_S = 3_600.0
 
 
-class ArchiveTarget(RecordTarget):
+class ArchiveTarget:
     """An archive that is written: steps collect in memory until they are flushed."""
 
     def __init__(self, files: Files) -> None:
@@ -74,8 +76,15 @@ class ArchiveTarget(RecordTarget):
             self.pending += len(event.kv.key) + len(event.kv.value)
         self.pending += len(step.mark.value)
 
+    def settle_in(self) -> float:
+        """Return after how many seconds `settle` is due: never, as steps wait for a flush."""
+        return math.inf
+
+    def settle(self) -> None:
+        """Do nothing: see `settle_in`."""
+
     @property
-    def is_full(self) -> bool:  # type: ignore[override]
+    def is_full(self) -> bool:
         """Whether a file has enough rows."""
         return len(self._changes) >= FLUSH_ROWS
 

@@ -5,8 +5,7 @@ The targets that are archives need pyarrow: `snapkv.copying.archive_target`.
 
 from snapkv.coordination.requests import transact
 from snapkv.copying.sources import SourceCommit
-from snapkv.copying.store_target import StoreTarget
-from snapkv.copying.targets import RecordTarget
+from snapkv.copying.store_target import RecordTarget, StoreTarget
 from snapkv.engine.contract import Compare, Delete, KeyEvent, KeyValue, Op, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
 from snapkv.layout import (

@@ -125,7 +125,8 @@ def import_prefix(
     import continues after them.
     """
     start = encode_text(prefix, "prefix")
-    names = Names(len(start) if strip else 0, _checked_text(under, "under"))
+    encode_text(under, "under")
+    names = Names(len(start) if strip else 0, under)
     why = _checked_note(note, f"{prefix[:SHOWN_CHARS]!r} from {source_url}")
     if writer is not None:
         check_writer(writer)
@@ -142,17 +143,14 @@ def import_prefix(
 
 @dataclass(slots=True)
 class _Import:
-    """The writes that make the store's keys below `target` equal to the source's.
-
-    `said` has what each commit says of itself. Both sides are read at one moment.
-    """
+    """The writes that make the store's keys below `target` equal to the source's."""
 
     store: SnapshotKV
     source: ForeignKeys
     names: Names
     target: str
     replace: bool
-    said: Ops
+    said: Ops  # what each commit says of itself
     head: Snapshot[str] = field(init=False)
     room: CommitRoom[str] = field(init=False)
     only: list[Write] = field(init=False, default_factory=list)
@@ -218,11 +216,7 @@ class _Import:
         )
 
     def _committed(self, writes: list[Write], note: str | None, revision: int) -> Commit:
-        """Commit one batch, unless another writer changes the target after `revision`.
-
-        The guard is that the store has no commit after `revision`. A commit elsewhere in the store
-        makes it fail, too: then the batch is tried again after that commit.
-        """
+        """Commit one batch, unless another writer changes the target after `revision`."""
         puts = {key: value for key, value in writes if value is not None}
         deletes = [key for key, value in writes if value is None]
         for _ in range(TRIES):
@@ -235,7 +229,7 @@ class _Import:
                     writer=self.said.writer,
                     meta=self.said.meta,
                 )
-            except ConflictError as e:
+            except ConflictError as e:  # perhaps by a commit elsewhere in the store
                 conflict = e
                 revision = self._unchanged_until(revision)
         keys = "1 key" if len(writes) == 1 else f"{len(writes):,} keys"
@@ -280,11 +274,6 @@ def _open_source(
         )
         at_end.callback(engine.close)
         return read_source(engine, start, names)
-
-
-def _checked_text(text: str, what: str) -> str:
-    encode_text(text, what)
-    return text
 
 
 def _checked_note(note: str | None, default: str) -> str:

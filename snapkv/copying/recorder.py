@@ -17,8 +17,9 @@ from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
 from snapkv.copying.record_options import RecordOptions, RecordStatus, Report
 from snapkv.copying.sources import PrefixSource, Recorded, SourceFollower, StoreSource
-from snapkv.copying.store_target import StoreTarget
-from snapkv.copying.targets import RecordTarget, gap_note
+from snapkv.copying.store_commits import guard_of
+from snapkv.copying.store_target import RecordTarget, StoreTarget
+from snapkv.copying.targets import gap_note
 from snapkv.engine.contract import Compare, Engine, KeyValue, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
 from snapkv.errors import (
@@ -38,7 +39,6 @@ from snapkv.store.location import COMMON_OPTIONS, open_engine
 from snapkv.store.open import open as open_store
 from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
 from snapkv.store.store import SnapshotKV
-from snapkv.store.store_writer import StoreWriter
 
 RETRY_S = 1.0
 REPORT_S = 1.0
@@ -232,10 +232,8 @@ class Recording:
     # --- durability ---
 
     def _is_due(self) -> bool:
-        target = self._target
-        if monotonic() < self._flush_at:
-            return target.is_full or target.pending >= self._options.flush_bytes
-        return True
+        is_large = self._target.pending >= self._options.flush_bytes
+        return monotonic() >= self._flush_at or self._target.is_full or is_large
 
     def flush(self) -> None:
         """Make all that was taken durable; then let compaction of the source pass it."""
@@ -338,7 +336,10 @@ def open_recording(
         leader = _lead(into, "record", stack, standby, options)
         target: RecordTarget = StoreTarget(into._core, leader)
     else:
-        target = _archive(options)
+        from snapkv.archive import open_files  # only this needs pyarrow
+        from snapkv.copying.archive_target import ArchiveTarget
+
+        target = ArchiveTarget(open_files(options.archive, options.storage))
     if isinstance(read, SnapshotKV):
         recorded: Recorded = StoreSource(read._core)
         if into is None:
@@ -357,19 +358,6 @@ def open_recording(
     recording = Recording(recorded, target, guard, options, status)
     stack.callback(recording.close)
     return recording
-
-
-def _archive(options: RecordOptions) -> RecordTarget:
-    """Open an archive; only that needs pyarrow."""
-    from snapkv.archive import open_files
-    from snapkv.copying.archive_target import ArchiveTarget
-
-    return ArchiveTarget(open_files(options.archive, options.storage))
-
-
-def guard_of(core: StoreWriter, held: Held) -> Compare:
-    """Return the comparison that proves a leadership."""
-    return Compare(core.layout.live.encode(held.key), Compared.CREATE, "=", held.revision)
 
 
 def _open_source(options: RecordOptions, stack: ExitStack) -> SnapshotKV | Engine:
@@ -392,11 +380,7 @@ def _prefix(options: RecordOptions) -> bytes:
 
 
 def _refuse_own_keys(options: RecordOptions) -> None:
-    """Raise `InvalidOptionError` if a recorder would record what it writes.
-
-    Only a prefix that has keys of the target's name costs more than a look: two connections and up
-    to five round trips.
-    """
+    """Raise `InvalidOptionError` if a recorder would record what it writes."""
     if options.observe is None or not options.is_store:
         return
     root, prefix = Layout(options.into_name).root, _prefix(options)
@@ -420,11 +404,8 @@ def _refuse_own_keys(options: RecordOptions) -> None:
 
 
 def _is_same(source: Engine, target: Engine, root: bytes) -> bool:
-    """Return whether two engines are one, whatever their URLs.
-
-    Clusters that were set up alike may have one id, and some servers have none (0): so a key that
-    is written to one has to appear in the other. It is below `root`, and removed at once.
-    """
+    """Return whether two engines are one: a key that is written to one appears in the other."""
+    # clusters that were set up alike may have one id, and some servers have none (0)
     if source.get(root).header.cluster != target.get(root).header.cluster:
         return False
     probe = Put(root + b"live/probe/" + os.urandom(16).hex().encode(), b"")

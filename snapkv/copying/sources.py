@@ -112,7 +112,9 @@ class StoreSource:
             return
         except FutureRevisionError:
             theirs = None
-        if theirs is None or not _same(theirs, last):
+        known = StampRecord.decode(last.value)
+        found = None if theirs is None else StampRecord.decode(theirs.value)
+        if found is None or (found.timestamp, found.nonce) != (known.timestamp, known.nonce):
             raise StoreRestoredError(
                 f"{self.engine.url} has another history than what was recorded: it was restored "
                 "since; record into a new place"
@@ -291,8 +293,3 @@ class PrefixFollower(SourceFollower):
 
 Recorded = StoreSource | PrefixSource
 """A source of steps."""
-
-
-def _same(theirs: KeyValue, ours: KeyValue) -> bool:
-    a, b = StampRecord.decode(theirs.value), StampRecord.decode(ours.value)
-    return (a.timestamp, a.nonce) == (b.timestamp, b.nonce)

@@ -99,15 +99,17 @@ class CommitPart(NamedTuple):
 
 
 class _Commit(NamedTuple):
-    """What becomes one revision of the target: a new value of its timestamp key, and changes.
-
-    A part of a commit has a value of `sys/part`, too, and maybe no stamp.
-    """
+    """What becomes one revision of the target; a part has a value of `sys/part`, maybe no stamp."""
 
     stamp: StampRecord | None
     value: bytes
     ops: Writes
     part: bytes = b""
+
+
+def guard_of(core: StoreWriter, held: Held) -> Compare:
+    """Return the comparison that proves a leadership."""
+    return Compare(core.layout.live.encode(held.key), Target.CREATE, "=", held.revision)
 
 
 class StoreCommits:
@@ -119,9 +121,7 @@ class StoreCommits:
 
     def __init__(self, core: StoreWriter, guard: Held) -> None:
         self._core, self._engine, self._layout = core, core.engine, core.layout
-        self._guard = Compare(
-            core.layout.live.encode(guard.key), Target.CREATE, "=", guard.revision
-        )
+        self._guard = guard_of(core, guard)
         self._source_key = source_key(core.layout.ts)
         self.source: SourceId | None = None
         self._group_commits = 1 if core.engine.remote else GROUP_COMMITS_MAX

@@ -12,11 +12,11 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from snapkv.copying.sources import SourceCommit
 from snapkv.copying.store_commits import CommitPart, StoreCommits, Writes
-from snapkv.copying.targets import Pages, RecordTarget, differences, gap_note
+from snapkv.copying.targets import Pages, differences, gap_note
 from snapkv.engine.contract import Delete, Engine, KeyEvent, KeyValue, Put, Range, Txn
 from snapkv.errors import (
     ArchiveError,
@@ -32,15 +32,19 @@ from snapkv.store.store import SnapshotKV
 from snapkv.store.store_writer import StoreWriter
 from snapkv.times import end_of_ms
 
+if TYPE_CHECKING:
+    from snapkv.copying.archive_target import ArchiveTarget
+
 BEFORE_MARK = 1 << 17
 """The distance from the timestamp of a state's first part to that of its mark: half a
 millisecond."""
 
 
-class StoreTarget(RecordTarget):
+class StoreTarget:
     """A store that repeats the commits of a source; `guard` proves the leadership."""
 
     is_full = False
+    """Whether a flush is due, whatever its age."""
 
     def __init__(self, core: StoreWriter, guard: Held) -> None:
         self._core, self._engine, self._layout = core, core.engine, core.layout
@@ -49,7 +53,7 @@ class StoreTarget(RecordTarget):
         self._root_bytes = 0  # of the source's keys
 
     @property
-    def pending(self) -> int:  # type: ignore[override]
+    def pending(self) -> int:
         """Bytes that are not durable yet."""
         return self._commits.pending
 
@@ -140,12 +144,10 @@ class StoreTarget(RecordTarget):
         return self._commits.settle_in()
 
     def settle(self) -> None:
-        """Commit what was gathered."""
+        """Make all steps durable, which waited for more of them."""
         self._commits.settle()
 
-    def flush(self) -> None:
-        """Make all steps durable."""
-        self._commits.settle()
+    flush = settle
 
     def tend(self, keep_before_ms: int | None) -> None:
         """Compact what is older than a time."""
@@ -189,10 +191,7 @@ class StoreTarget(RecordTarget):
             yield _write_of(each)
 
     def _present(self, spaces: tuple[bytes, ...], *, within: bool) -> Iterator[Sequence[KeyValue]]:
-        """Yield the target's recorded keys with or without those in some spaces.
-
-        The newest state, which may have parts of a commit that is not whole.
-        """
+        """Yield the newest recorded keys, without or within some spaces; a part may be there."""
         layout = self._layout
         recorded = layout.data.prefix, layout.spaces
         whole = layout.root, prefix_end(layout.root)
@@ -234,6 +233,9 @@ class StoreTarget(RecordTarget):
 def _write_of(event: KeyEvent) -> Put | Delete:
     return Delete(event.kv.key) if event.is_delete else Put(event.kv.key, event.kv.value)
 
+
+RecordTarget: TypeAlias = "ArchiveTarget | StoreTarget"
+"""Takes the steps of a record in order, each once."""
 
 LONG_KEYS, LONG_KEY_NAMES = "long-keys", "long-key-names"
 BEGINNING_BYTES = 128

@@ -1,70 +1,19 @@
-"""Targets of a record, and the gaps in it: commits that were compacted before it read them.
+"""What targets of a record share: states that differ, and gaps, whose commits were compacted.
 
 A target is an archive (`archive_target`), or another store (`store_target`).
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from snapkv.copying.sources import SourceCommit
 from snapkv.engine.contract import KeyEvent, KeyValue
-from snapkv.layout import SourceId, StampRecord, stamp_of
+from snapkv.layout import StampRecord, stamp_of
 from snapkv.reading.snapshot import paired
 from snapkv.times import format_time
 
 Pages = Iterable[Sequence[KeyValue]]
-
-
-class RecordTarget(ABC):
-    """Takes steps in order, each once."""
-
-    pending: int
-    """Bytes that are not durable yet."""
-    is_full: bool
-    """Whether a flush is due, whatever its age."""
-
-    @abstractmethod
-    def known(self) -> SourceId | None:
-        """Return the source that is recorded there."""
-
-    @abstractmethod
-    def open(self, identity: SourceId) -> None:
-        """Take a source; raises `ArchiveError` if the target holds anything else."""
-
-    @abstractmethod
-    def last(self) -> KeyValue | None:
-        """Return the newest mark of the source that is recorded durably."""
-
-    @abstractmethod
-    def begin(self, mark: KeyValue, state: Pages) -> None:
-        """Record a first state, and its mark."""
-
-    @abstractmethod
-    def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
-        """Record what differs between the newest recorded state and the state of a mark."""
-
-    @abstractmethod
-    def add(self, step: SourceCommit) -> None:
-        """Take a step."""
-
-    def settle_in(self) -> float:
-        """Return after how many seconds `settle` is due; infinity if steps wait for a flush."""
-        return math.inf
-
-    def settle(self) -> None:  # noqa: B027
-        """Make durable what waits only for more steps."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Make all steps durable."""
-
-    @abstractmethod
-    def tend(self, keep_before_ms: int | None) -> None:
-        """Do what is due besides: merge, clean, and drop what is older than a time."""
 
 
 def lost_marks(last: KeyValue, mark: KeyValue) -> list[KeyValue]:
