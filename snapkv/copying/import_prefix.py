@@ -257,11 +257,7 @@ def _nothing_found(prefix: str, left_out: int) -> str:
 
 
 def _open_source(
-    url: str,
-    options: Mapping[str, Any] | None,
-    start: bytes,
-    names: Names,
-    at_end: ExitStack,
+    url: str, options: Mapping[str, Any] | None, start: bytes, names: Names, at_end: ExitStack
 ) -> ForeignKeys:
     """Open the source, which `at_end` closes, and read its keys."""
     with named_denials(url):

@@ -16,14 +16,7 @@ from snapkv.base.waiting import check_in_time, monotonic
 from snapkv.clock import HybridClock
 from snapkv.engine.contract import Engine, KeyEvent, KeyValue, WatchBatch, Watcher
 from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, StoreRestoredError
-from snapkv.layout import (
-    FIRST_KEY,
-    Layout,
-    SourceId,
-    StampRecord,
-    prefix_end,
-    stamp_of,
-)
+from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.reading.reader import Reader
 from snapkv.timeline.continuity import ContinuousWatcher
 from snapkv.timeline.search import mark_of

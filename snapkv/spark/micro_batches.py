@@ -323,9 +323,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         self._covered: Mark | None = None  # all commits up to it were delivered, or soon are
         self._losses: dict[int, int] = {}  # by the number of the last commit that was delivered
         check_none_of(
-            options.texts,
-            for_batches,
-            "for a batch; a stream ends with trigger(availableNow=True)",
+            options.texts, for_batches, "for a batch; a stream ends with trigger(availableNow=True)"
         )
         if limit_of(options).bounded and not LIMITS_KNOWN:
             raise errors.INVALID_OPTION("limits per trigger need PySpark 4.2 or newer")

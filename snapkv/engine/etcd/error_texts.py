@@ -55,10 +55,7 @@ TOKEN_STALE = (
 )
 """The token has to be renewed; the request was not applied."""
 
-TRY_ELSEWHERE = (
-    "etcdserver: rpc not supported for learner",
-    "etcdserver: too many requests",
-)
+TRY_ELSEWHERE = ("etcdserver: rpc not supported for learner", "etcdserver: too many requests")
 """The texts of requests that a server rejects before it proposes them: they may be sent again, to
 another member or a little later."""
 

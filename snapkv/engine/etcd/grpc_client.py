@@ -141,10 +141,7 @@ def serializers(kind: type[Message]) -> dict[str, Any]:
         except DecodeError:  # gRPC would log its traceback
             return _GARBLED
 
-    return {
-        "request_serializer": methodcaller("SerializeToString"),
-        "response_deserializer": read,
-    }
+    return {"request_serializer": methodcaller("SerializeToString"), "response_deserializer": read}
 
 
 def ended_watch(reason: str) -> CallFailed:
