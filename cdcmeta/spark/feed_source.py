@@ -36,10 +36,7 @@ class PinnedFeed:
 
 
 def pin(options: FeedOptions, present: kit.Present) -> PinnedFeed:
-    """Pin what a batch shows; every call with the same present returns the same.
-
-    Raises `SourceError`.
-    """
+    """Pin what a batch shows: the same for the same present. Raises `SourceError`."""
     reader = kit.verified_reader(options.location, present.store, present.head)
     commits = kit.moment_of(reader, options, present)
     with kit.as_source_errors():

@@ -37,10 +37,7 @@ class _OpenFile(NamedTuple):
 
 
 class OpenFiles:
-    """Reads row groups; keeps the newest used ones, `CACHE_BYTES` of them.
-
-    Safe for threads and forks.
-    """
+    """Reads row groups; keeps the newest `CACHE_BYTES` of them. Safe for threads and forks."""
 
     def __init__(self, files: Files, keys: Keys, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.files, self.keys = files, keys

@@ -256,10 +256,7 @@ class ArchiveEngine:
             yield from batches_of(Columns(rows.stored, values, created, revised, version))
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
-        """Cut a range where row groups begin; rows of all versions are counted.
-
-        Reads the metadata of each file only.
-        """
+        """Cut a range where row groups begin, by the rows of all versions; reads metadata only."""
         check_piece_rows(rows)
 
         def found(manifest: Manifest) -> list[RangePiece]:

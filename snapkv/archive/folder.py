@@ -45,10 +45,7 @@ class Files(Protocol):
         """Yield the files below a folder, unsorted; one request before each 1,000."""
 
     def above(self) -> tuple[Files, Sequence[str]]:
-        """Return the disk or bucket, and the names of the folders in it that these files are below.
-
-        No request.
-        """
+        """Return the disk or bucket, and the folders in it above these files. No request."""
 
     def delete(self, name: str) -> None:
         """Remove a file; do nothing if there is none."""

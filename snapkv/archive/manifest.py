@@ -310,10 +310,7 @@ first."""
 
 
 def newest(files: Files, known: Manifest | None = None) -> Manifest | None:
-    """Return the newest manifest; None if there is none, or none newer than the known one.
-
-    One listing, and one read.
-    """
+    """Return the newest manifest, None if none is newer than the known one; listing and read."""
     for _ in range(LOOKS_MAX):
         numbers = list(_written(files.list(FOLDER)))
         if not numbers or (known is not None and numbers[-1] <= known.number):
@@ -417,10 +414,7 @@ def resolved(files: Files) -> int:
 
 
 def published(files: Files, known: Mapping[int, Manifest] | None = None) -> dict[int, Manifest]:
-    """Return the manifests that exist by number, oldest first.
-
-    One listing, and a read of each that is not in `known`.
-    """
+    """Return the manifests by number, oldest first; a listing, and a read of each not `known`."""
     found, known = {}, known or {}
     for number in _written(files.list(FOLDER)):
         try:
@@ -473,10 +467,7 @@ class ArchiveStatus(NamedTuple):
 
 
 def archive_status(files: Files) -> ArchiveStatus:
-    """Return what an archive holds; two listings, and one read.
-
-    Raises `ArchiveError` if it has no manifest.
-    """
+    """Return what an archive holds; two listings, one read. Raises `ArchiveError` without one."""
     manifest = existing(files)
     written = max(entry.written for entry in files.list("_manifest"))
     kinds = {kind: manifest.of_kind(kind) for kind in KINDS}

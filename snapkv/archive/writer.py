@@ -81,10 +81,7 @@ class ArchiveWriter:
             )
 
     def begin(self, mark: KeyValue, pages: Iterable[Sequence[KeyValue]]) -> None:
-        """Begin an archive with the state at a mark, in pages as of a scan.
-
-        Of older versions the timestamps are not known.
-        """
+        """Begin an archive with the state at a mark, in pages; older versions have no times."""
         since, timestamp = mark.mod_revision, stamp_of(mark.value)
         stamps = {since: timestamp}
         states = (

@@ -230,10 +230,7 @@ def steps_named(member: str, steps: Iterator[T]) -> Iterator[T]:
 
 
 def one_of(members: Collection[str], wanted: str) -> str:
-    """Return the name of one member, not a pattern.
-
-    Raises `InvalidOptionError`, `InvalidTypeError`.
-    """
+    """Return a name of one member, no pattern. Raises `InvalidOptionError`, `InvalidTypeError`."""
     check_text("the name of a member", wanted)
     if wanted not in members:
         raise _unknown(list(members), wanted)

@@ -191,10 +191,7 @@ class Pin:
         return self._moment
 
     def get(self, key: str) -> KeyValue | None:
-        """Return the version of a key, within the time of a call; `reads` is not None.
-
-        Errors name the member.
-        """
+        """Return the version of a key, if it has `reads`, in the time of a call; errors name it."""
         assert self.reads is not None
         connection = self.connection
         try:  # not `naming`: a hot path

@@ -104,10 +104,7 @@ def _place(pin: Pin, timestamp: int) -> TokenPlace:
 
 
 def decoded(token: str) -> TokenCut:
-    """Return what a token names.
-
-    Raises `InvalidOptionError`, `InvalidTypeError` if it is not one.
-    """
+    """Return what a token names. Raises `InvalidOptionError`, `InvalidTypeError` for no token."""
     check_text("a token", token)
     try:
         if len(token) > TOKEN_CHARACTERS_MAX:

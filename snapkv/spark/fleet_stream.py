@@ -289,10 +289,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         return default_limit(self._options)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the newest offset that is known, for the progress that Spark shows; with metrics.
-
-        No round trip.
-        """
+        """Return the newest known offset, with metrics, for Spark's progress. No round trip."""
         end = self._covered or self._newest
         if end is None:
             return {}
@@ -333,10 +330,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
 
 
 class FleetSource:
-    """A fleet whose members, and one cut of them, are pinned when it is made; can be pickled.
-
-    Raises `SourceError`.
-    """
+    """A fleet whose members and one cut are pinned now; can be pickled. Raises `SourceError`."""
 
     def __init__(self, options: ReadOptions) -> None:
         now_ms = SystemClock().now_ms()

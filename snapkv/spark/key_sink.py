@@ -72,10 +72,7 @@ class SinkOptions(SourceOptions):
 
     @property
     def batch(self) -> tuple[str, int] | None:
-        """The names that options give a batch: of what writes it, and its number.
-
-        Raises `SourceError`.
-        """
+        """The names of what writes a batch, and its number, by options. Raises `SourceError`."""
         name, text = self.text("txnAppId"), self.text("txnVersion")
         if name is None and text is None:
             return None

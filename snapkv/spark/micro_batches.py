@@ -453,10 +453,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             return self.planned(reader, first, last)
 
     def planned(self, reader: Reader, first: At, last: At) -> list[Task]:
-        """Return the tasks of a batch whose start is in the store of a reader.
-
-        Raises `SourceError` if its end is not.
-        """
+        """Return the tasks of a batch that begins in a reader's store; raise if its end is not."""
         if not holds(reader, last.store, last.mark):
             raise errors.STORE_MISMATCH(RESTORED)
         return list(self._tasks(reader, first, last))

@@ -78,10 +78,7 @@ def present_in(reader: Reader) -> Present:
 
 
 def moment_of(reader: Reader, options: SourceOptions, present: Present) -> PinnedCommits:
-    """Pin the moment of a snapshot: now, a time, or a version; 1 to 6 round trips.
-
-    Raises `SourceError`.
-    """
+    """Pin a moment: now, a time, or a version; 1 to 6 round trips. Raises `SourceError`."""
     policy, timestamp = reader.policy, present.head.timestamp
     version = options.count("versionAsOf")
     if version is not None and version != present.head.revision:  # which compaction may have passed

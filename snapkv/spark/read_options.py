@@ -205,10 +205,7 @@ def key_text(key: str | bytes, options: Mapping[str, Any], name: str) -> str:
 
 
 def span_of(options: ReadOptions) -> KeyRange:
-    """Return the range of stored keys that options name.
-
-    With binary keys the options are hexadecimal. Raises `SourceError`.
-    """
+    """Return the range of stored keys; binary ones are hexadecimal. Raises `SourceError`."""
     text = options.is_text
     try:
         space = keyspace_of(options.location, text=text)

@@ -62,10 +62,7 @@ class Task(InputPartition, ABC):
     def batches(
         self, location: Location, schema: BatchSchema, *, advice: str = errors.COMPACTED_ADVICE
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the batches in Spark's schema; `advice` says what to do after compaction.
-
-        Raises `SourceError`.
-        """
+        """Yield batches in Spark's schema; `advice` is for compaction. Raises `SourceError`."""
         reader = verified_reader(location, self.commits.store, self.commits.high)
         with as_source_errors(advice=advice):
             for found in self.read(reader, schema):
@@ -356,10 +353,7 @@ class ArchivedTask(Task):
 
 
 def present_of(options: SourceOptions) -> Present:
-    """Return the store's identity, its newest commit and the clock; two round trips.
-
-    Raises `SourceError`.
-    """
+    """Return the store, its newest commit, the clock; two round trips. Raises `SourceError`."""
     with as_source_errors(), open_to_read(options.location) as opened:
         return present_in(opened.reader)
 

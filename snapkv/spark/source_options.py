@@ -140,10 +140,7 @@ def is_store(path: str) -> bool:
 
 
 def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) -> Location:
-    """Return the location that options name; `raw` is what Spark passed for the format `format_`.
-
-    Raises `SourceError`.
-    """
+    """Return the location in options; `raw` is what `format_` got. Raises `SourceError`."""
     path = texts.get("path", "")
     if "store" in texts and is_store(path):
         raise errors.INVALID_OPTION("give a path or the option store, not both")

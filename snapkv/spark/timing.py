@@ -59,10 +59,7 @@ _SHORT = {
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return a time zone by its name (Europe/Berlin, PST) or offset (+01:00), as Spark knows them.
-
-    Raises `SourceError`.
-    """
+    """Return a time zone: Europe/Berlin, PST or +01:00, as in Spark. Raises `SourceError`."""
     name = _SHORT.get(name, name)
     if match := _OFFSET.fullmatch(name):
         away = timedelta(

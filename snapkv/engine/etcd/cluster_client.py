@@ -226,10 +226,7 @@ class ClusterClient:
     # --- calls that are sent once ---
 
     def ready(self, home: bytes, timeout: float) -> None:
-        """Make sure that an endpoint answers; no round trip while one is known to.
-
-        Raises as `read`.
-        """
+        """Make sure that an endpoint answers; no round trip if one does. Raises as `read`."""
         if not self._current().proven:
             with contextlib.suppress(AccessDeniedError):  # an answer, too
                 self.read(RANGE, pb.RangeRequest(key=home, count_only=True), timeout)

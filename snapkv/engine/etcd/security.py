@@ -84,10 +84,7 @@ class Security:
         return self.ca or system_authorities()
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the same for plain HTTPS, None without TLS.
-
-        Raises `InvalidOptionError` for an unusable certificate or key.
-        """
+        """Return the same for HTTPS, None without TLS. Raises `InvalidOptionError` if unusable."""
         if not self.tls:
             return None
         path, cert_path, key_path = self.paths

@@ -288,10 +288,7 @@ class ServerClock:
             self._clockless = self._ask() is not None
 
     def complaints(self) -> list[str]:
-        """Return the problems that the endpoints' health checks report.
-
-        `EXCHANGE_S` seconds for each endpoint at most.
-        """
+        """Return the problems in health checks; `EXCHANGE_S` seconds an endpoint at most."""
         found = []
         for address in self._addresses():
             try:
