@@ -7,22 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from snapkv import errors
 from snapkv.base.clocks import Clock
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import GetResult
-from snapkv.errors import (
-    ArchiveError,
-    CompactedError,
-    EngineBusyError,
-    EngineUnavailableError,
-    SnapKVError,
-    StoreClosedError,
-    StoreNotFoundError,
-    StoreRecreatedError,
-    StoreRestoredError,
-    another,
-)
 from snapkv.fleet.agreement import RESTORED, Agreement
 from snapkv.fleet.member import Member, archive_of, location_of, naming
 from snapkv.layout import CREATION_ORDINAL, Mark
@@ -42,8 +31,8 @@ Found = TypeVar("Found")
 CLOSED = "the fleet was closed"
 AWAY_S = 1.0
 """The default of `MemberLink.away_s`."""
-SILENT = EngineUnavailableError, EngineBusyError
-AWAY = *SILENT, StoreNotFoundError
+SILENT = errors.EngineUnavailableError, errors.EngineBusyError
+AWAY = *SILENT, errors.StoreNotFoundError
 """The errors for which nothing of a member may be known for now; a store that does not exist may be
 created later."""
 
@@ -53,15 +42,15 @@ class Silence:
 
     def __init__(self) -> None:
         self._until = 0.0
-        self.noted: SnapKVError | None = None
+        self.noted: errors.SnapKVError | None = None
         """Why it did not answer the last time; None if it did, or is asked again now."""
 
     @property
-    def error(self) -> SnapKVError | None:
+    def error(self) -> errors.SnapKVError | None:
         """Why it is not asked now; None if it is."""
         return self.noted if monotonic() < self._until else None
 
-    def note(self, error: SnapKVError, seconds: float) -> None:
+    def note(self, error: errors.SnapKVError, seconds: float) -> None:
         """Let it not be asked for some seconds, unless that is so already."""
         if self.error is None:
             self.noted, self._until = error, monotonic() + seconds
@@ -69,7 +58,7 @@ class Silence:
     def check(self) -> None:
         """Raise why it is not asked now, if so."""
         if (error := self.error) is not None:
-            raise another(error)
+            raise errors.another(error)
         self.noted = None
 
     @contextmanager
@@ -136,7 +125,7 @@ class MemberLink:
             return self._reads
         with self._opening:
             if self._closed:
-                raise StoreClosedError(CLOSED)
+                raise errors.StoreClosedError(CLOSED)
             if self._reads is None:
                 with self.silence.asking(self.away_s):
                     found = location_of(self.member, archive=False)
@@ -188,7 +177,7 @@ class MemberLink:
         timestamp: int,
         revision: int,
         mark: Mark | None,
-        why: CompactedError,
+        why: errors.CompactedError,
     ) -> tuple[SnapshotKV, Moment]:
         """Return the archive beside the engine, and its moment of a time that the engine has shown.
 
@@ -201,24 +190,24 @@ class MemberLink:
         with self.asking_archive():
             kept = self.archive()
             if kept is None:
-                raise StoreClosedError(CLOSED)
+                raise errors.StoreClosedError(CLOSED)
             engine: ArchiveEngine = kept.reader.engine  # type: ignore[assignment]
             if engine.manifest.high < revision:
                 engine.refresh()
-            with suppress(CompactedError):
+            with suppress(errors.CompactedError):
                 found = kept.reader.policy.at(timestamp if mark is None else mark.timestamp)
                 if found.mark == mark or (mark is None and found.revision == revision):
                     if mark is None:
                         self._show(kept, timestamp, found.mark)
                     return kept, found
         earliest = why.earliest if why.unit == "timestamp" else None
-        raise CompactedError(timestamp, earliest, archive=engine.archived)
+        raise errors.CompactedError(timestamp, earliest, archive=engine.archived)
 
     def _identified(self, reads: Keys) -> None:
         """Close a store that was opened, unless it is the one that the fleet knows by that name."""
         try:
             self._identify(reads.reader.format.store_id)
-        except SnapKVError:
+        except errors.SnapKVError:
             reads.close()
             raise
 
@@ -228,11 +217,11 @@ class MemberLink:
             self.store_id = found
             try:
                 self.on_identified(self)
-            except SnapKVError:
+            except errors.SnapKVError:
                 self.store_id = None  # the next call has to find out, too
                 raise
         elif found != self.store_id:
-            raise StoreRecreatedError(
+            raise errors.StoreRecreatedError(
                 f"{self.member.url} holds another store now: {found.hex()} instead of "
                 f"{self.store_id.hex()}"
             )
@@ -284,7 +273,7 @@ class MemberLink:
         with naming(self.name):
             self._agreement.confirm(reads.reader)
             if reads.reader.timeline.tracker.continuity.epoch != self._epoch:
-                raise StoreRestoredError(RESTORED)
+                raise errors.StoreRestoredError(RESTORED)
 
     def _show(self, kept: SnapshotKV, timestamp: int, mark: Mark) -> None:
         """Let the archive answer, unless the engine has shown another history; errors name it."""
@@ -310,14 +299,14 @@ class MemberLink:
         with naming(self.name):
             moment = self._reads.reader.policy.at(timestamp)
             if moment.epoch != self._epoch:
-                raise StoreRestoredError(RESTORED)
+                raise errors.StoreRestoredError(RESTORED)
         return moment
 
     def archive_or_none(self) -> SnapshotKV | None:
         """Return the archive beside the engine; None without one, or if it cannot be read."""
         try:
             return self.archive()
-        except (*AWAY, ArchiveError):
+        except (*AWAY, errors.ArchiveError):
             return None
 
     def close(self) -> None:

@@ -5,28 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from snapkv.errors import (
-    AccessDeniedError,
-    ArchiveError,
-    CompactedError,
-    EngineBusyError,
-    EngineUnavailableError,
-    FutureRevisionError,
-    HistoryGapError,
-    InvalidFileError,
-    InvalidKeyError,
-    InvalidOptionError,
-    InvalidTimeError,
-    InvalidTypeError,
-    MembersBehindError,
-    NotAStoreError,
-    NotObservedError,
-    ReadOnlyError,
-    SnapKVError,
-    StoreNotFoundError,
-    StoreRecreatedError,
-    StoreRestoredError,
-)
+from snapkv import errors as causes
+from snapkv.errors import SnapKVError
 
 
 class SourceError(SnapKVError, ValueError):
@@ -82,18 +62,18 @@ CONFLICT = ErrorCode("SNAPKV_CONFLICT")
 FAILED = ErrorCode("SNAPKV_FAILED")
 
 _CODES: dict[ErrorCode, tuple[type[SnapKVError], ...]] = {
-    VERSION_NOT_FOUND: (FutureRevisionError,),
-    HISTORY_GAP: (HistoryGapError,),
-    TIMESTAMP_INVALID: (InvalidTimeError,),
-    NOT_OBSERVED: (NotObservedError,),
-    MEMBERS_BEHIND: (MembersBehindError,),
-    STORE_NOT_FOUND: (StoreNotFoundError, NotAStoreError),
-    STORE_MISMATCH: (StoreRecreatedError, StoreRestoredError),
-    ACCESS_DENIED: (AccessDeniedError, ReadOnlyError),
-    ARCHIVE_UNREADABLE: (ArchiveError, InvalidFileError),
-    UNAVAILABLE: (EngineUnavailableError, EngineBusyError),
-    KEY_NOT_TEXT: (InvalidKeyError,),
-    INVALID_OPTION: (InvalidTypeError, InvalidOptionError),
+    VERSION_NOT_FOUND: (causes.FutureRevisionError,),
+    HISTORY_GAP: (causes.HistoryGapError,),
+    TIMESTAMP_INVALID: (causes.InvalidTimeError,),
+    NOT_OBSERVED: (causes.NotObservedError,),
+    MEMBERS_BEHIND: (causes.MembersBehindError,),
+    STORE_NOT_FOUND: (causes.StoreNotFoundError, causes.NotAStoreError),
+    STORE_MISMATCH: (causes.StoreRecreatedError, causes.StoreRestoredError),
+    ACCESS_DENIED: (causes.AccessDeniedError, causes.ReadOnlyError),
+    ARCHIVE_UNREADABLE: (causes.ArchiveError, causes.InvalidFileError),
+    UNAVAILABLE: (causes.EngineUnavailableError, causes.EngineBusyError),
+    KEY_NOT_TEXT: (causes.InvalidKeyError,),
+    INVALID_OPTION: (causes.InvalidTypeError, causes.InvalidOptionError),
 }
 COMPACTED_ADVICE = (
     "history before that is gone: read a later moment, or keep more history (compact later)"
@@ -130,7 +110,7 @@ def as_source_errors(
     except SnapKVError as e:
         code = next((code for code, kinds in _CODES.items() if isinstance(e, kinds)), FAILED)
         found = code(f"{e}{_ADVICE.get(code, '')}")
-        if isinstance(e, CompactedError):
+        if isinstance(e, causes.CompactedError):
             found = compacted(f"{e}; {advice}")
         name = e.member or member
         raise (found if name is None else found.of(name)) from e

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from snapkv import errors
 from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, monotonic
@@ -59,17 +60,6 @@ from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, RangeSplitter, Scan
 from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.engine.etcd.server import ServerClock
 from snapkv.engine.etcd.watch_stream import EtcdWatcher
-from snapkv.errors import (
-    CommitTooLargeError,
-    CompactedError,
-    EngineUnavailableError,
-    FutureRevisionError,
-    InvalidKeyError,
-    LeaseNotFoundError,
-    NotSupportedError,
-    SnapKVError,
-    StoreClosedError,
-)
 
 # --- the compacted revision: etcd has no call for it, but two whose answers show it ---
 
@@ -105,7 +95,7 @@ class CompactionPoint:
             else:
                 point = 0  # the revision before it can be read: the engine went back in time
             if monotonic() >= deadline:
-                raise EngineUnavailableError(
+                raise errors.EngineUnavailableError(
                     f"the compacted revision changed at each look for {bound_s:g} s"
                 )
 
@@ -130,7 +120,7 @@ class CompactionPoint:
             tries += 1
             self._connection.wait_before(tries, deadline)
             if monotonic() >= deadline:
-                raise EngineUnavailableError(
+                raise errors.EngineUnavailableError(
                     f"the server did not return its compacted revision: {failure}"
                 ) from failure
 
@@ -209,7 +199,7 @@ class EtcdEngine(EngineBase):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosedError("the engine was closed")
+            raise errors.StoreClosedError("the engine was closed")
 
     # --- reading: one key, ranges of one state, listings in bounded ranges ---
 
@@ -240,7 +230,7 @@ class EtcdEngine(EngineBase):
                 return self._in_parts(parts, serializable, timeout)
         try:
             return self._read(ranges, serializable, timeout)
-        except (OversizedAnswerError, NotSupportedError) as e:
+        except (OversizedAnswerError, errors.NotSupportedError) as e:
             if len(ranges) == 1 or not all(wanted.revision for wanted in ranges):
                 raise
             step = len(ranges) // 2 if isinstance(e, OversizedAnswerError) else 1
@@ -274,14 +264,14 @@ class EtcdEngine(EngineBase):
     def _fitting(self, ranges: Sequence[Range]) -> list[list[Range]]:
         """Cut ranges into requests that the server takes."""
         if sum(wanted.revision <= 0 for wanted in ranges) > 1 < len(ranges):
-            raise InvalidKeyError(
+            raise errors.InvalidKeyError(
                 "keys of the newest state must fit into one request; these are too many or too long"
             )
         parts: list[list[Range]] = []
         for wanted in ranges:
             keys = [key + end for key, end, *_ in (*(parts[-1] if parts else ()), wanted)]
             if not self.limits.reads_together(keys[-1:], beside=0):
-                raise InvalidKeyError(
+                raise errors.InvalidKeyError(
                     f"key {shown_key(wanted.key)} is too long for any request", wanted.key
                 )
             if not parts or not self.limits.reads_together(keys, beside=0):
@@ -294,20 +284,20 @@ class EtcdEngine(EngineBase):
         self._check_open()
         return self._compaction.find(timeout)
 
-    def _compacted_error(self, ranges: Sequence[Range]) -> CompactedError:
+    def _compacted_error(self, ranges: Sequence[Range]) -> errors.CompactedError:
         asked = min(wanted.revision for wanted in ranges if wanted.revision)
-        return CompactedError(asked, self.compacted_revision() or None, unit="revision")
+        return errors.CompactedError(asked, self.compacted_revision() or None, unit="revision")
 
-    def _future_error(self, ranges: Sequence[Range]) -> FutureRevisionError:
+    def _future_error(self, ranges: Sequence[Range]) -> errors.FutureRevisionError:
         newest = self._read([Range(self._home, count_only=True)], False, None).header.revision
-        return FutureRevisionError(max(wanted.revision for wanted in ranges), newest)
+        return errors.FutureRevisionError(max(wanted.revision for wanted in ranges), newest)
 
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         """Return the versions of a key at a revision and the 127 before it; one round trip."""
         first = max(1, revision - min(limit, OPS_MAX) + 1)
         try:
             answers = self._ask([Range(key, revision=at) for at in range(revision, first - 1, -1)])
-        except CompactedError:  # of the older ones: one is enough
+        except errors.CompactedError:  # of the older ones: one is enough
             answers = self._ask([Range(key, revision=revision)])
         found: list[KeyValue] = []
         for answer in answers:
@@ -384,25 +374,27 @@ class EtcdEngine(EngineBase):
         try:
             self._check_open()
             self._connection.ready(self._home, timeout)
-        except SnapKVError as e:
+        except errors.SnapKVError as e:
             raise Refused(e) from e
         txn = prepare(None)
         try:
             self.check_limits(txn)
             check_distinct(txn)
-        except SnapKVError as e:
+        except errors.SnapKVError as e:
             raise Refused(e) from e
         request = codec.txn_request(txn)
         try:
             answer = self._connection.send(TXN, request, max(0.001, deadline - monotonic()))
         except Refused as e:
-            if isinstance(e.error, LeaseNotFoundError):
-                raise Refused(LeaseNotFoundError(max(codec.leases_in(txn), default=0))) from e
-            if isinstance(e.error, CommitTooLargeError):
+            if isinstance(e.error, errors.LeaseNotFoundError):
+                raise Refused(
+                    errors.LeaseNotFoundError(max(codec.leases_in(txn), default=0))
+                ) from e
+            if isinstance(e.error, errors.CommitTooLargeError):
                 what = e.error.what.replace("the request in bytes", blamed("the request", txn), 1)
-                raise Refused(CommitTooLargeError(what, e.error.size, e.error.limit)) from e
+                raise Refused(errors.CommitTooLargeError(what, e.error.size, e.error.limit)) from e
             raise
-        except StoreClosedError as e:  # before it was sent, or after a refusal
+        except errors.StoreClosedError as e:  # before it was sent, or after a refusal
             raise Refused(e) from e
         return codec.txn_result(answer)
 
@@ -444,7 +436,7 @@ class EtcdEngine(EngineBase):
                 raise self._future_error([Range(self._home, revision=revision)]) from e
             compacted = self.compacted_revision(timeout=timeout)
             if revision < compacted:
-                raise CompactedError(revision, compacted, unit="revision") from e
+                raise errors.CompactedError(revision, compacted, unit="revision") from e
 
     # --- leases ---
 
@@ -460,11 +452,11 @@ class EtcdEngine(EngineBase):
         """Start a lease's time anew; return its seconds."""
         self._check_open()
         if not is_id(lease):
-            raise LeaseNotFoundError(lease)
+            raise errors.LeaseNotFoundError(lease)
         request = pb.LeaseKeepAliveRequest(ID=lease)
         answer = self._connection.read(KEEP_ALIVE, request, timeout)
         if answer.TTL <= 0:
-            raise LeaseNotFoundError(lease)
+            raise errors.LeaseNotFoundError(lease)
         return float(answer.TTL)
 
     def revoke(self, lease: int, *, timeout: float | None = None) -> None:
@@ -472,7 +464,7 @@ class EtcdEngine(EngineBase):
         self._check_open()
         if not is_id(lease):
             return
-        with contextlib.suppress(LeaseNotFoundError):
+        with contextlib.suppress(errors.LeaseNotFoundError):
             self._connection.read(REVOKE, pb.LeaseRevokeRequest(ID=lease), timeout)
 
     # --- the rest ---
