@@ -92,10 +92,7 @@ class DocumentSink(kit.RowSink):
         gone = rows.column(DELETED).to_pylist() if DELETED in names else [False] * len(rows)
         encoder = self._encoder
         texts = kit.texts_of(rows, WHOLE) if encoder is None else encoder.values(rows, ids)
-        values = [
-            _body(id, text, bool(is_gone))
-            for id, text, is_gone in zip(ids, texts, gone, strict=True)
-        ]
+        values = list(map(_body, ids, texts, map(bool, gone)))
         place = kit.texts_of(rows, SEQ) if SEQ in names else [""] * len(rows)
         for seq in place if SEQ in names else ():
             if seq is None or not SEQUENCE.fullmatch(seq):
@@ -155,9 +152,7 @@ class DocumentCommits:
         self._db, self._batch = db, batch
         self._key = layout.local_key(f"spark-{batch.name}")
         self._space = db.store.space(space_of(db.name))
-        self._marker, self._count = kit.Marker(), 0
-        if batch.name is not None:
-            self._marker, self._count = self._read()
+        self._marker = kit.Marker() if batch.name is None else self._read()
 
     def add(self, writes: kit.Writes) -> None:
         """Commit documents. Raises `SourceError`, and as `ChangesDB.bulk`."""
@@ -197,7 +192,7 @@ class DocumentCommits:
         (entry,) = self._space.entries_of([self._key])
         if entry is None or entry.value != marker_write.puts[self._key]:  # another driver went on
             return self._is_overtaken()
-        self._marker, self._count = replace(marker, revision=entry.revision), self._count + 1
+        self._marker = replace(marker, revision=entry.revision, count=self._marker.count + 1)
         return True
 
     def _edited(self, edits: list[Edit], local: LocalWrite) -> list[Edited]:
@@ -213,8 +208,7 @@ class DocumentCommits:
 
     def _is_overtaken(self) -> bool:
         """Return False if another driver has committed all of the batch; else raise."""
-        seen = self._marker
-        self._marker, self._count = self._read()
+        seen, self._marker = self._marker, self._read()
         self._marker.check_alone(seen, self._batch)
         return False
 
@@ -226,14 +220,15 @@ class DocumentCommits:
         body = {"batch": marker.number, "done": marker.done, "total": marker.total}
         value = encoded(body | {"digest": marker.digest.hex()})
         guard: Guard = Absent(key) if revision is None else AtRevision(key, revision)
-        return LocalWrite(note, {key: layout.local_value(self._count + 1, value)}, (guard,))
+        return LocalWrite(note, {key: layout.local_value(self._marker.count + 1, value)}, (guard,))
 
-    def _read(self) -> tuple[kit.Marker, int]:
-        """Return the marker, and how often it was written. One round trip."""
+    def _read(self) -> kit.Marker:
+        """Return the marker. One round trip."""
         (entry,) = self._space.entries_of([self._key])
         if entry is None:
-            return kit.Marker(), 0
+            return kit.Marker()
         count, body = layout.local_of(entry.value)
         doc = json.loads(body)
         digest = bytes.fromhex(doc["digest"])
-        return kit.Marker(doc["batch"], doc["done"], doc["total"], digest, entry.revision), count
+        done = doc["batch"], doc["done"], doc["total"]
+        return kit.Marker(*done, digest, entry.revision, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from cdcmeta.changes.database_layout import ChangeRow
@@ -46,6 +47,8 @@ class FeedOffset(kit.StreamOffset):
         return FeedOffset(self.store, mark, self.database, seq)
 
 
+COMMIT = ("sequence.incarnation", "sequence.timestamp")
+"""What the rows of one commit have in common."""
 DATA_LOSS = (
     "an unfinished batch cannot be read again as it was: failOnDataLoss=false reads the current "
     "feed, in which documents that were changed since come later"
@@ -137,12 +140,8 @@ def last_place(rows: Iterable[ChangeRow], form: Form, limit: kit.Limit) -> Seq |
     The place is after a whole commit; the first commit with rows always fits.
     """
     last: Seq | None = None
-    for (incarnation, timestamp), commit in groupby(rows, _commit_of):
+    for (incarnation, timestamp), commit in groupby(rows, attrgetter(*COMMIT)):
         if not limit.take(0, rows=sum(map(form.concerns, commit))):
             return last
         last = Seq.behind(timestamp, incarnation)
     return None
-
-
-def _commit_of(row: ChangeRow) -> tuple[int, int]:
-    return row.sequence.incarnation, row.sequence.timestamp

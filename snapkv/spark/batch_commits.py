@@ -73,6 +73,8 @@ class Marker:
     total: int = 0
     digest: bytes = b""
     revision: int | None = None
+    count: int = 0
+    """How often a document has said so; keys do not count."""
 
     def encode(self) -> bytes:
         """Return the bytes in the store."""

@@ -215,12 +215,12 @@ def _plan(
     span = span_of(options)
     try:
         base, deltas = archive.files_at(high) if low is None else ([], archive.deltas(low, high))
-    except (
-        CompactedError,
-        HistoryGapError,
-    ):  # a gap of the archive, which the live engine still has
+    except (CompactedError, HistoryGapError):  # the live engine still has what is in a gap
         return None
-    pruned = [[file for file in files if _overlaps(file, span)] for files in (base, deltas)]
+    pruned = [
+        [f for f in files if f.rows and f.last_key >= span.start and f.first_key < span.end]
+        for files in (base, deltas)
+    ]
     known = first_known(reader, reader.timeline.oldest())
     space = options.location.space or ""
     after = base[0].high if low is None else low
@@ -229,10 +229,6 @@ def _plan(
     if not first and not second:
         return None
     return NativePlan(_root(archive.url), first, second, after, high, span, space, known)
-
-
-def _overlaps(file: File, span: KeyRange) -> bool:
-    return bool(file.rows) and file.last_key >= span.start and file.first_key < span.end
 
 
 def _is_fast(plan: NativePlan) -> bool:
