@@ -11,8 +11,7 @@ from snapkv.archive.manifest import Gap, newest
 from snapkv.archive.manifest import publish as publish
 from snapkv.archive.writer import ArchivedChange, ArchiveWriter
 from snapkv.base.waiting import monotonic
-from snapkv.copying.sources import SourceCommit
-from snapkv.copying.targets import Pages, differences, lost_marks
+from snapkv.copying.sources import Pages, SourceCommit, differences, lost_marks
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import SourceId, prefix_end, stamp_of
 from snapkv.times import end_of_ms

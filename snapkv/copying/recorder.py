@@ -16,10 +16,9 @@ from snapkv.clock import HybridClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
 from snapkv.copying.record_options import RecordOptions, RecordStatus, Report
-from snapkv.copying.sources import PrefixSource, Recorded, SourceFollower, StoreSource
+from snapkv.copying.sources import PrefixSource, Recorded, SourceFollower, StoreSource, gap_note
 from snapkv.copying.store_commits import guard_of
 from snapkv.copying.store_target import RecordTarget, StoreTarget
-from snapkv.copying.targets import gap_note
 from snapkv.engine.contract import Compare, Engine, KeyValue, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
 from snapkv.errors import (

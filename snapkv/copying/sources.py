@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from snapkv.base.waiting import check_in_time, monotonic
@@ -18,8 +19,10 @@ from snapkv.engine.contract import Engine, KeyEvent, KeyValue, WatchBatch, Watch
 from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.reading.reader import Reader
+from snapkv.reading.snapshot import paired
 from snapkv.timeline.continuity import ContinuousWatcher
 from snapkv.timeline.search import mark_of
+from snapkv.times import format_time
 
 OTHER_KEYS = "not-utf-8"
 """The space of recorded keys that are not text."""
@@ -286,3 +289,57 @@ class PrefixFollower(SourceFollower):
 
 Recorded = StoreSource | PrefixSource
 """A source of steps."""
+
+
+# --- what targets record of a source: states that differ, and gaps, whose commits are lost ---
+
+Pages = Iterable[Sequence[KeyValue]]
+
+
+def lost_marks(last: KeyValue, mark: KeyValue) -> list[KeyValue]:
+    """Return marks in place of the lost ones between two marks.
+
+    As many commits as their ordinals say had revisions and timestamps between the two. So there is
+    a place for each.
+
+    >>> def mark(timestamp, revision, ordinal):
+    ...     value = StampRecord(timestamp).encode()
+    ...     return KeyValue(b"sys/ts", value, 2, revision, ordinal)
+    >>> [m.mod_revision for m in lost_marks(mark(100, 7, 5), mark(900, 40, 8))]
+    [8, 9]
+    """
+    count, after = mark.version - last.version - 1, stamp_of(last.value)
+    note = gap_note(last, mark)
+    return [
+        last._replace(
+            value=StampRecord(after + n, note=note if n == 1 else "lost").encode(),
+            mod_revision=last.mod_revision + n,
+            version=last.version + n,
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+def gap_note(last: KeyValue, mark: KeyValue) -> str:
+    """Return the note of a gap for the commit log."""
+    after, before = (format_time(stamp_of(kv.value)) for kv in (last, mark))
+    return (
+        f"gap: revisions {last.mod_revision + 1} to {mark.mod_revision - 1} were compacted before "
+        f"they were recorded; their changes fell between {after} and {before}"
+    )
+
+
+def differences(before: Pages, after: Pages, mark: KeyValue) -> Iterator[KeyEvent]:
+    """Yield the changes that make one state of the other, both sorted by key.
+
+    Keys are the same if their revisions are, or their values where revisions are not comparable
+    (0). A removal gets the revision of the mark: when it happened is lost.
+    """
+    for old, new in paired(chain.from_iterable(before), chain.from_iterable(after)):
+        if old and new:
+            if old.mod_revision != new.mod_revision if old.mod_revision else old.value != new.value:
+                yield KeyEvent(new, False)
+        elif new:
+            yield KeyEvent(new, False)
+        elif old:
+            yield KeyEvent(KeyValue(old.key, b"", 0, mark.mod_revision, 0), True)

@@ -32,7 +32,6 @@ import msgpack
 
 from snapkv.base.waiting import monotonic, pause
 from snapkv.committer.operations import nest, nested_max
-from snapkv.copying.targets import part_note
 from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, op_bytes, shown_key
 from snapkv.engine.contract import (
     REVISION_MAX,
@@ -57,6 +56,7 @@ from snapkv.errors import (
 from snapkv.layout import CREATION_ORDINAL, SourceId, StampRecord, source_key, stamp_of
 from snapkv.model import Held
 from snapkv.store.store_writer import StoreWriter
+from snapkv.times import format_time
 
 SEND_S = 10.0
 """The longest time until one more commit is made, retries included, in seconds."""
@@ -360,3 +360,12 @@ class StoreCommits:
         if not ts:
             raise CorruptStoreError(f"store {self._layout.name!r} has lost its timestamp key")
         return ts[0], part[0] if part else None
+
+
+def part_note(number: int, count: int, stamp: StampRecord) -> str:
+    """Return the note of a part of a commit that the target does not take at once."""
+    revision = 0 if stamp.source is None else stamp.source[0]
+    return (
+        f"part {number} of {count}: revision {revision} is larger than a commit may be here; "
+        f"it is whole at {format_time(stamp.timestamp)}"
+    )

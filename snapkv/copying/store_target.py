@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from snapkv.copying.sources import SourceCommit
+from snapkv.copying.sources import Pages, SourceCommit, differences, gap_note
 from snapkv.copying.store_commits import CommitPart, StoreCommits, Writes
-from snapkv.copying.targets import Pages, differences, gap_note
 from snapkv.engine.contract import Delete, Engine, KeyEvent, KeyValue, Put, Range, Txn
 from snapkv.errors import (
     ArchiveError,
