@@ -85,7 +85,7 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
         errors.NOT_OBSERVED: ({"observe": "/r/", "name": "new"}, "snapkv tick"),
         errors.UNAVAILABLE: (nowhere, "check that the server is up"),
         errors.ARCHIVE_UNREADABLE: ({"archive": other + "-none"}, "URL of the archive"),
-        errors.FAILED: ({"url": other}, "no format record"),
+        errors.FAILED: ({"url": other}, "invalid record"),
     }
     place.open(name="new", clock=clock)
     planned = Planned(place.url)
