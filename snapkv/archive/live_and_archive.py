@@ -11,29 +11,8 @@ from functools import partial
 from typing import Any
 
 from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher, open_archived
+from snapkv.engine import contract
 from snapkv.engine.bulk_reads import changes
-from snapkv.engine.contract import (
-    COLUMNS,
-    PAIRS,
-    SCAN,
-    ChangeColumns,
-    Columns,
-    Engine,
-    EngineLimits,
-    GetResult,
-    KeyValue,
-    Page,
-    PageForm,
-    Pairs,
-    Range,
-    RangePiece,
-    RangeResult,
-    ReadResult,
-    Replay,
-    Versions,
-    WatchBatch,
-    Watcher,
-)
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -47,10 +26,10 @@ from snapkv.layout import FormatRecord, Layout, SourceId
 class JoinedEngine:
     """A live engine, and the archive of one of its stores."""
 
-    def __init__(self, live: Engine, archive: ArchiveEngine) -> None:
+    def __init__(self, live: contract.Engine, archive: ArchiveEngine) -> None:
         self.live, self.archive = live, archive
         self.url, self.remote = live.url, live.remote
-        self.limits: EngineLimits = live.limits
+        self.limits: contract.EngineLimits = live.limits
         # what the live engine does alone
         self.transact, self.transact_each = live.transact, live.transact_each
         self.check_limits, self.compact = live.check_limits, live.compact
@@ -95,19 +74,23 @@ class JoinedEngine:
 
     # --- reading ---
 
-    def get(self, key: bytes, revision: int = 0) -> GetResult:
+    def get(self, key: bytes, revision: int = 0) -> contract.GetResult:
         """Answer one key at a revision."""
         try:
             return self.live.get(key, revision)
         except CompactedError:
             old = self.archive.get(key, self._archived(revision))
-        return GetResult(self.live.get(self.archive.layout.ts).header, old.kv)
+        return contract.GetResult(self.live.get(self.archive.layout.ts).header, old.kv)
 
     def read(
-        self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
-    ) -> ReadResult:
+        self,
+        ranges: Sequence[contract.Range],
+        *,
+        serializable: bool = False,
+        timeout: float | None = None,
+    ) -> contract.ReadResult:
         """Answer all ranges: compacted ranges from the archive, the rest in one request."""
-        old: dict[int, RangeResult] = {}
+        old: dict[int, contract.RangeResult] = {}
         while True:
             new = [wanted for at, wanted in enumerate(ranges) if at not in old]
             try:
@@ -130,11 +113,11 @@ class JoinedEngine:
                 )
                 old.update(zip(lost, found.results, strict=True))
         results = iter(answer.results)
-        return ReadResult(
+        return contract.ReadResult(
             answer.header, [old[at] if at in old else next(results) for at in range(len(ranges))]
         )
 
-    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
+    def versions(self, key: bytes, revision: int, limit: int) -> contract.Versions:
         """Return versions of a key from a revision down."""
         try:
             return self.live.versions(key, revision, limit)
@@ -143,23 +126,25 @@ class JoinedEngine:
 
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
+    ) -> Iterator[list[contract.KeyValue]]:
         """Yield a range in pages."""
-        return self._pages(SCAN, key, range_end, revision, keys_only)
+        return self._pages(contract.SCAN, key, range_end, revision, keys_only)
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[Pairs]:
+    ) -> Iterator[contract.Pairs]:
         """Yield a range as keys and values."""
-        return self._pages(PAIRS, key, range_end, revision, keys_only)
+        return self._pages(contract.PAIRS, key, range_end, revision, keys_only)
 
     def columns(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[Columns]:
+    ) -> Iterator[contract.Columns]:
         """Yield a range as columns of Arrow."""
-        return self._pages(COLUMNS, key, range_end, revision, keys_only)
+        return self._pages(contract.COLUMNS, key, range_end, revision, keys_only)
 
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
+    def pieces(
+        self, key: bytes, range_end: bytes, *, revision: int, rows: int
+    ) -> list[contract.RangePiece]:
         """Cut a range into pieces."""
         try:
             return self.live.pieces(key, range_end, revision=revision, rows=rows)
@@ -168,8 +153,13 @@ class JoinedEngine:
             return self.archive.pieces(key, range_end, revision=archived, rows=rows)
 
     def _pages(
-        self, form: PageForm[Page], key: bytes, range_end: bytes, revision: int, keys_only: bool
-    ) -> Iterator[Page]:
+        self,
+        form: contract.PageForm[contract.Page],
+        key: bytes,
+        range_end: bytes,
+        revision: int,
+        keys_only: bool,
+    ) -> Iterator[contract.Page]:
         """Yield pages of the live engine, and of the archive from where compaction ended these."""
         listed = partial(form.listed, keys_only=keys_only)
         try:
@@ -212,14 +202,14 @@ class JoinedEngine:
 
     # --- watching ---
 
-    def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> Watcher:
+    def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> contract.Watcher:
         """Return a watcher of the engine, which reads the archive where that is compacted."""
         watcher = JoinedWatcher(self, key, range_end, start_revision)
         if start_revision >= self.live.compacted_revision():
             watcher.begin_live()
         return watcher
 
-    def changes(self, wanted: Replay) -> Iterator[ChangeColumns]:
+    def changes(self, wanted: contract.Replay) -> Iterator[contract.ChangeColumns]:
         """Yield what the archive has of it if the engine has compacted that, then the engine's.
 
         If the engine is compacted meanwhile, the rest begins after the revisions that were yielded.
@@ -237,7 +227,7 @@ class JoinedEngine:
                 if compacted == before:
                     raise
 
-    def _changes(self, wanted: Replay, compacted: int) -> Iterator[ChangeColumns]:
+    def _changes(self, wanted: contract.Replay, compacted: int) -> Iterator[contract.ChangeColumns]:
         archive = self.archive
         if wanted.first >= compacted + wanted.before:
             yield from self.live.changes(wanted)
@@ -272,14 +262,14 @@ class JoinedWatcher:
         self._next, self._closed = start, False
         self._reopened = 0  # of live watchers that compaction has ended
         self._old: ArchiveWatcher | None = None
-        self._live: Watcher | None = None
+        self._live: contract.Watcher | None = None
 
     @property
     def reopened(self) -> int:
         """The number of times that the live watcher has reconnected, or another one has begun."""
         return self._reopened + (0 if self._live is None else self._live.reopened)
 
-    def next(self, timeout: float | None) -> WatchBatch | None:
+    def next(self, timeout: float | None) -> contract.WatchBatch | None:
         """Return the next batch; see `Watcher`."""
         while True:
             if self._closed:
@@ -335,17 +325,17 @@ class JoinedWatcher:
             live.close()
 
 
-def _ordinal(mark: GetResult) -> int:
+def _ordinal(mark: contract.GetResult) -> int:
     return 0 if mark.kv is None else mark.kv.version
 
 
-def archive_of(engine: Engine) -> ArchiveEngine | None:
+def archive_of(engine: contract.Engine) -> ArchiveEngine | None:
     """Return the archive that an engine has, or is; None without one."""
     if isinstance(engine, ArchiveEngine):
         return engine
     return engine.archive if isinstance(engine, JoinedEngine) else None
 
 
-def joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> JoinedEngine:
+def joined(live: contract.Engine, archive: str, storage: Mapping[str, Any] | None) -> JoinedEngine:
     """Return an engine joined with the archive at a URL; closing it closes both."""
     return JoinedEngine(live, open_archived(archive, storage))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
+from snapkv import times
 from snapkv.base.arguments import check_bool, check_int, check_seconds
 from snapkv.base.clocks import Clock, SystemClock
 from snapkv.base.files import FilePath
@@ -39,17 +40,6 @@ from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import ABSENT, Pin
 from snapkv.fleet.tick_rounds import Ticker, aligned
 from snapkv.fleet.token import TokenCut, TokenPlace, check_resumed, check_same, decoded
-from snapkv.times import (
-    TIMESTAMP_MAX,
-    When,
-    is_likely,
-    is_number,
-    pack,
-    physical_ms,
-    resolve,
-    revision_of,
-    unlikely,
-)
 
 
 class Fleet(Closing):
@@ -125,7 +115,7 @@ class Fleet(Closing):
 
     def at(
         self,
-        when: When | None = None,
+        when: times.When | None = None,
         *,
         members: Wanted = None,
         behind: Behind = "error",
@@ -165,7 +155,7 @@ class Fleet(Closing):
         if final:
             self._finish(timestamp, names)
         pins = self._members.pins(names, timestamp)
-        if when is not None and not is_number(when):
+        if when is not None and not times.is_number(when):
             timestamp, pins = in_ms(self._members, timestamp, pins)
         pins, spread = allowed(timestamp, pins, behind), None
         if self._members.observed > 1:
@@ -250,31 +240,31 @@ class Fleet(Closing):
             [self._members.by_name[name].member for name in names], self._clock, writer=writer
         )
 
-    def timestamp_of(self, when: When) -> int:
+    def timestamp_of(self, when: times.When) -> int:
         """Return the timestamp of a time, by this process's clock; no round trip.
 
         Raises `InvalidTimeError` for a revision, and for a number that is not a timestamp.
         """
-        now = pack(self._clock.now_ms())
-        if type(when) is int and is_likely(when, now, now):
+        now = times.pack(self._clock.now_ms())
+        if type(when) is int and times.is_likely(when, now, now):
             return when
-        if revision_of(when) is not None:
+        if times.revision_of(when) is not None:
             raise InvalidTimeError(
                 f"{when!r} is a revision, and each member has its own: give a time", when
             )
-        timestamp = resolve(when, physical_ms(now))
-        if is_number(when):
+        timestamp = times.resolve(when, times.physical_ms(now))
+        if times.is_number(when):
             known = max(each.known for each in self._members.by_name.values())
-            if not is_likely(timestamp, max(known, now), now):
-                raise unlikely(timestamp)
+            if not times.is_likely(timestamp, max(known, now), now):
+                raise times.unlikely(timestamp)
         return timestamp
 
     # --- what changed ---
 
     def diff(
         self,
-        a: When | None,
-        b: When | None = None,
+        a: times.When | None,
+        b: times.When | None = None,
         prefix: str | None = None,
         *,
         members: Wanted = None,
@@ -294,8 +284,8 @@ class Fleet(Closing):
         self,
         key: str | tuple[str, str],
         *,
-        since: When | None = None,
-        until: When | None = None,
+        since: times.When | None = None,
+        until: times.When | None = None,
         members: Wanted = None,
         behind: Behind = "error",
     ) -> MemberSteps[MemberVersion]:
@@ -320,8 +310,8 @@ class Fleet(Closing):
 
     def commits(
         self,
-        since: When | None = None,
-        until: When | None = None,
+        since: times.When | None = None,
+        until: times.When | None = None,
         *,
         members: Wanted = None,
         behind: Behind = "error",
@@ -338,19 +328,19 @@ class Fleet(Closing):
         return merged_logs.commits(self._members, span)
 
     def _history_span(
-        self, since: When | None, until: When | None, names: list[str], behind: Behind
+        self, since: times.When | None, until: times.When | None, names: list[str], behind: Behind
     ) -> HistorySpan:
         check_behind(behind)
         after = None if since is None else self.timestamp_of(since)
         if until is None:
             return span_of(self._members, names, after, None, behind)
-        is_date, end = not is_number(until), self.timestamp_of(until)
+        is_date, end = not times.is_number(until), self.timestamp_of(until)
         return span_of(self._members, names, after, end, behind, is_date=is_date)
 
     def watch(
         self,
         prefix: str | None = None,
-        since: When | None = None,
+        since: times.When | None = None,
         *,
         members: Wanted = None,
         behind: Literal["error", "leave out"] = "error",
@@ -451,7 +441,7 @@ def open_members(members: Sequence[Member], timeout: float, clock: Clock) -> Mem
         live = [
             name
             for name, each in found.by_name.items()
-            if not each.member.is_archive and each.member.has(TIMESTAMP_MAX)
+            if not each.member.is_archive and each.member.has(times.TIMESTAMP_MAX)
         ]
         found.each(live, _open)
     except BaseException:

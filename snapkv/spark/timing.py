@@ -6,21 +6,11 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
+from snapkv import times
 from snapkv.errors import InvalidTimeError, InvalidTypeError
 from snapkv.spark import errors
-from snapkv.times import (
-    LOGICAL_MASK,
-    When,
-    is_likely,
-    is_number,
-    pack,
-    physical_ms,
-    resolve,
-    revision_of,
-    unlikely,
-)
 
-_OLDEST = pack(946_684_800_000)
+_OLDEST = times.pack(946_684_800_000)
 """The year 2000."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?", re.ASCII)
 # Names that Spark takes besides the time zone database's names: java.time.ZoneId.SHORT_IDS.
@@ -75,7 +65,7 @@ def zone_of(name: str) -> tzinfo:
         ) from e
 
 
-def aware(when: When, zone: tzinfo | None) -> When:
+def aware(when: times.When, zone: tzinfo | None) -> times.When:
     """Return a time with its zone: naive text gets `zone`; the earlier if clocks went back.
 
     Raises `SourceError` for naive text without a zone, for a time that clocks skipped, and for
@@ -103,7 +93,7 @@ def aware(when: When, zone: tzinfo | None) -> When:
     return moment
 
 
-def naive_of(when: When) -> datetime | None:
+def naive_of(when: times.When) -> datetime | None:
     """Return a time without a zone as a `datetime`, None for any other value."""
     found = when if isinstance(when, datetime) else _parsed(when)
     if found is None or (found.tzinfo is not None and found.utcoffset() is not None):
@@ -111,24 +101,24 @@ def naive_of(when: When) -> datetime | None:
     return found
 
 
-def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = False) -> int:
+def timestamp_of(when: times.When, zone: tzinfo | None, now_ms: int, *, start: bool = False) -> int:
     """Return the timestamp of a time: the last of its millisecond, or the first with `start`.
 
     So a time copied from a display includes its commit at both ends of a range. Raises
     `SourceError`.
     """
     try:
-        if revision_of(when) is not None:
+        if times.revision_of(when) is not None:
             raise errors.TIMESTAMP_INVALID(
                 f"{when} is a version: give versionAsOf, startingVersion or endingVersion"
             )
-        timestamp = resolve(aware(when, zone), now_ms)
+        timestamp = times.resolve(aware(when, zone), now_ms)
     except (InvalidTimeError, InvalidTypeError) as e:
         raise errors.TIMESTAMP_INVALID(str(e)) from e
     if is_exact(when):
         _check_likely(str(when).strip(), timestamp, now_ms)
         return timestamp
-    return timestamp & ~LOGICAL_MASK if start else timestamp
+    return timestamp & ~times.LOGICAL_MASK if start else timestamp
 
 
 def start_of(text: str, zone: tzinfo | None, now_ms: int, newest: int, *, ahead_ms: int = 0) -> int:
@@ -138,22 +128,22 @@ def start_of(text: str, zone: tzinfo | None, now_ms: int, newest: int, *, ahead_
     by more than `ahead_ms`.
     """
     start = timestamp_of(text, zone, now_ms, start=True)
-    if start > newest and physical_ms(start) > now_ms + ahead_ms:
+    if start > newest and times.physical_ms(start) > now_ms + ahead_ms:
         raise errors.TIMESTAMP_INVALID(f"startingTimestamp {text} is in the future")
     return start
 
 
 def _check_likely(text: str, timestamp: int, now_ms: int) -> None:
     """Raise `SourceError` for a number that is hardly a timestamp; 0 and texts of `exact` are."""
-    now = pack(now_ms)
-    likely = timestamp >= _OLDEST and is_likely(timestamp, now, now)
+    now = times.pack(now_ms)
+    likely = timestamp >= _OLDEST and times.is_likely(timestamp, now, now)
     if not likely and not text.startswith("0"):
-        raise errors.TIMESTAMP_INVALID(str(unlikely(timestamp)))
+        raise errors.TIMESTAMP_INVALID(str(times.unlikely(timestamp)))
 
 
-def is_exact(when: When) -> bool:
+def is_exact(when: times.When) -> bool:
     """Return whether a time is a timestamp, exact to the last bit."""
-    return is_number(when)
+    return times.is_number(when)
 
 
 def exact(timestamp: int) -> str:
@@ -164,7 +154,7 @@ def exact(timestamp: int) -> str:
     return f"{timestamp:020d}"
 
 
-def _parsed(text: When) -> datetime | None:
+def _parsed(text: times.When) -> datetime | None:
     if not isinstance(text, str) or is_exact(text):
         return None
     try:

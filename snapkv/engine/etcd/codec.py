@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from snapkv.engine.contract import (
-    Compare,
-    Delete,
-    DeleteResult,
-    Header,
-    KeyEvent,
-    KeyValue,
-    Op,
-    Put,
-    PutResult,
-    Range,
-    RangeResult,
-    ReadResult,
-    Result,
-    Target,
-    Txn,
-    TxnResult,
-)
+from snapkv.engine import contract
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.errors import EngineUnavailableError
 
@@ -33,14 +16,14 @@ _OPERATORS = {
     ">": pb.Compare.GREATER,
 }
 _TARGETS = {
-    Target.VALUE: (pb.Compare.VALUE, "value"),
-    Target.CREATE: (pb.Compare.CREATE, "create_revision"),
-    Target.MOD: (pb.Compare.MOD, "mod_revision"),
-    Target.VERSION: (pb.Compare.VERSION, "version"),
+    contract.Target.VALUE: (pb.Compare.VALUE, "value"),
+    contract.Target.CREATE: (pb.Compare.CREATE, "create_revision"),
+    contract.Target.MOD: (pb.Compare.MOD, "mod_revision"),
+    contract.Target.VERSION: (pb.Compare.VERSION, "version"),
 }
 
 
-def range_request(wanted: Range, serializable: bool = False) -> pb.RangeRequest:
+def range_request(wanted: contract.Range, serializable: bool = False) -> pb.RangeRequest:
     """Return a range as a message."""
     return pb.RangeRequest(
         key=wanted.key,
@@ -53,14 +36,14 @@ def range_request(wanted: Range, serializable: bool = False) -> pb.RangeRequest:
     )
 
 
-def ranges_request(ranges: Sequence[Range], serializable: bool) -> pb.TxnRequest:
+def ranges_request(ranges: Sequence[contract.Range], serializable: bool) -> pb.TxnRequest:
     """Return several ranges as one read-only transaction."""
     return pb.TxnRequest(
         success=[pb.RequestOp(request_range=range_request(r, serializable)) for r in ranges]
     )
 
 
-def txn_request(txn: Txn) -> pb.TxnRequest:
+def txn_request(txn: contract.Txn) -> pb.TxnRequest:
     """Return a transaction as a message."""
     return pb.TxnRequest(
         compare=map(_compare, txn.compare),
@@ -69,7 +52,7 @@ def txn_request(txn: Txn) -> pb.TxnRequest:
     )
 
 
-def _compare(compare: Compare) -> pb.Compare:
+def _compare(compare: contract.Compare) -> pb.Compare:
     target, field = _TARGETS[compare.target]
     assert compare.operand is not None, compare  # would be sent as 0, which is an absent key
     operand: Any = {field: compare.operand}
@@ -77,79 +60,79 @@ def _compare(compare: Compare) -> pb.Compare:
     return pb.Compare(result=result, target=target, key=compare.key, **operand)
 
 
-def _request_op(op: Op) -> pb.RequestOp:
-    if isinstance(op, Put):
+def _request_op(op: contract.Op) -> pb.RequestOp:
+    if isinstance(op, contract.Put):
         put = pb.PutRequest(key=op.key, value=op.value, prev_kv=op.prev_kv, lease=op.lease)
         return pb.RequestOp(request_put=put)
-    if isinstance(op, Delete):
+    if isinstance(op, contract.Delete):
         delete = pb.DeleteRangeRequest(key=op.key, range_end=op.range_end)
         return pb.RequestOp(request_delete_range=delete)
-    if isinstance(op, Range):
+    if isinstance(op, contract.Range):
         return pb.RequestOp(request_range=range_request(op))
     return pb.RequestOp(request_txn=txn_request(op))
 
 
-def header_of(header: pb.ResponseHeader) -> Header:
+def header_of(header: pb.ResponseHeader) -> contract.Header:
     """Return the header of an answer."""
-    return Header(header.revision, header.cluster_id)
+    return contract.Header(header.revision, header.cluster_id)
 
 
-def key_values(kvs: Iterable[pb.KeyValue]) -> list[KeyValue]:
+def key_values(kvs: Iterable[pb.KeyValue]) -> list[contract.KeyValue]:
     """Return versions of keys; most of what a scan costs here, 0.7 us for each."""
-    new = tuple.__new__  # a fifth less than calling KeyValue
+    new, kind = tuple.__new__, contract.KeyValue  # a fifth less than calling KeyValue
     return [
-        new(KeyValue, (kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease))
+        new(kind, (kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease))
         for kv in kvs
     ]
 
 
-def range_result(answer: pb.RangeResponse) -> RangeResult:
+def range_result(answer: pb.RangeResponse) -> contract.RangeResult:
     """Return the answer of a range."""
-    return RangeResult(key_values(answer.kvs), answer.count, answer.more)
+    return contract.RangeResult(key_values(answer.kvs), answer.count, answer.more)
 
 
-def read_result(answer: pb.TxnResponse, expected: int) -> ReadResult:
+def read_result(answer: pb.TxnResponse, expected: int) -> contract.ReadResult:
     """Return the answers of a read-only transaction."""
     results = [range_result(op.response_range) for op in answer.responses]
     if len(results) != expected:
         raise EngineUnavailableError(
             f"the server's answer is incomplete: {len(results)} results of {expected}"
         )
-    return ReadResult(header_of(answer.header), results)
+    return contract.ReadResult(header_of(answer.header), results)
 
 
-def txn_result(answer: pb.TxnResponse) -> TxnResult:
+def txn_result(answer: pb.TxnResponse) -> contract.TxnResult:
     """Return the answer of a transaction; nested ones get the header of the whole."""
     return _nested(answer, header_of(answer.header))
 
 
-def _nested(answer: pb.TxnResponse, header: Header) -> TxnResult:
+def _nested(answer: pb.TxnResponse, header: contract.Header) -> contract.TxnResult:
     results = tuple(_result(op, header) for op in answer.responses)
-    return TxnResult(header, answer.succeeded, results)
+    return contract.TxnResult(header, answer.succeeded, results)
 
 
-def _result(op: pb.ResponseOp, header: Header) -> Result:
+def _result(op: pb.ResponseOp, header: contract.Header) -> contract.Result:
     if op.HasField("response_range"):
         return range_result(op.response_range)
     if op.HasField("response_put"):
         put = op.response_put
-        return PutResult(key_values([put.prev_kv])[0] if put.HasField("prev_kv") else None)
+        return contract.PutResult(key_values([put.prev_kv])[0] if put.HasField("prev_kv") else None)
     if op.HasField("response_delete_range"):
-        return DeleteResult(op.response_delete_range.deleted)
+        return contract.DeleteResult(op.response_delete_range.deleted)
     return _nested(op.response_txn, header)
 
 
-def event_of(event: pb.Event) -> KeyEvent:
+def event_of(event: pb.Event) -> contract.KeyEvent:
     """Return a change of a key."""
-    return KeyEvent(key_values([event.kv])[0], event.type == pb.Event.DELETE)
+    return contract.KeyEvent(key_values([event.kv])[0], event.type == pb.Event.DELETE)
 
 
-def leases_in(txn: Txn) -> set[int]:
+def leases_in(txn: contract.Txn) -> set[int]:
     """Return the leases that a transaction puts keys under."""
     found: set[int] = set()
     for op in txn.success + txn.failure:
-        if isinstance(op, Put) and op.lease:
+        if isinstance(op, contract.Put) and op.lease:
             found.add(op.lease)
-        elif isinstance(op, Txn):
+        elif isinstance(op, contract.Txn):
             found |= leases_in(op)
     return found
