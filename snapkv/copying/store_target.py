@@ -190,7 +190,7 @@ class StoreTarget:
             yield _write_of(each)
 
     def _present(self, spaces: tuple[bytes, ...], *, within: bool) -> Iterator[Sequence[KeyValue]]:
-        """Yield the newest recorded keys, without or within some spaces; a part may be there."""
+        """Yield the newest recorded keys, also of a part, without or within some spaces."""
         layout = self._layout
         recorded = layout.data.prefix, layout.spaces
         whole = layout.root, prefix_end(layout.root)

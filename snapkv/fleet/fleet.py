@@ -40,6 +40,7 @@ from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import ABSENT, Pin
 from snapkv.fleet.tick_rounds import Ticker, aligned
 from snapkv.fleet.token import TokenCut, TokenPlace, check_resumed, check_same, decoded
+from snapkv.times import When
 
 
 class Fleet(Closing):
@@ -115,7 +116,7 @@ class Fleet(Closing):
 
     def at(
         self,
-        when: times.When | None = None,
+        when: When | None = None,
         *,
         members: Wanted = None,
         behind: Behind = "error",
@@ -240,7 +241,7 @@ class Fleet(Closing):
             [self._members.by_name[name].member for name in names], self._clock, writer=writer
         )
 
-    def timestamp_of(self, when: times.When) -> int:
+    def timestamp_of(self, when: When) -> int:
         """Return the timestamp of a time, by this process's clock; no round trip.
 
         Raises `InvalidTimeError` for a revision, and for a number that is not a timestamp.
@@ -263,8 +264,8 @@ class Fleet(Closing):
 
     def diff(
         self,
-        a: times.When | None,
-        b: times.When | None = None,
+        a: When | None,
+        b: When | None = None,
         prefix: str | None = None,
         *,
         members: Wanted = None,
@@ -284,8 +285,8 @@ class Fleet(Closing):
         self,
         key: str | tuple[str, str],
         *,
-        since: times.When | None = None,
-        until: times.When | None = None,
+        since: When | None = None,
+        until: When | None = None,
         members: Wanted = None,
         behind: Behind = "error",
     ) -> MemberSteps[MemberVersion]:
@@ -310,8 +311,8 @@ class Fleet(Closing):
 
     def commits(
         self,
-        since: times.When | None = None,
-        until: times.When | None = None,
+        since: When | None = None,
+        until: When | None = None,
         *,
         members: Wanted = None,
         behind: Behind = "error",
@@ -328,7 +329,7 @@ class Fleet(Closing):
         return merged_logs.commits(self._members, span)
 
     def _history_span(
-        self, since: times.When | None, until: times.When | None, names: list[str], behind: Behind
+        self, since: When | None, until: When | None, names: list[str], behind: Behind
     ) -> HistorySpan:
         check_behind(behind)
         after = None if since is None else self.timestamp_of(since)
@@ -340,7 +341,7 @@ class Fleet(Closing):
     def watch(
         self,
         prefix: str | None = None,
-        since: times.When | None = None,
+        since: When | None = None,
         *,
         members: Wanted = None,
         behind: Literal["error", "leave out"] = "error",

@@ -74,7 +74,7 @@ class Marker:
     digest: bytes = b""
     revision: int | None = None
     count: int = 0
-    """How often a document has said so; keys do not count."""
+    """The number of times that a document was written to say so; 0 for a key."""
 
     def encode(self) -> bytes:
         """Return the bytes in the store."""
