@@ -22,3 +22,4 @@ from snapkv.cli.server_options import (
     password_file_option,
     user_option,
 )
+from snapkv.cli.tick_command import Stop
