@@ -249,15 +249,7 @@ def common_head(before: str | bytes, after: str | bytes) -> int:
 
 def common_tail(before: str | bytes, after: str | bytes, head: int = 0) -> int:
     """Return how many items two texts or values have in common at their end, after `head`."""
-    low, high = 0, min(len(before), len(after)) - head
-    while low < high:
-        middle = (low + high + 1) // 2
-        left = before[len(before) - middle : len(before) - low]
-        if left == after[len(after) - middle : len(after) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return common_head(before[head:][::-1], after[head:][::-1])
 
 
 def width_of(text: str) -> int:

@@ -27,16 +27,26 @@ POINT_READS = 32
 """The most versions that a remote engine is asked for one by one, before it replays windows."""
 
 
-def events_back(engine: Engine, key: bytes, begin: int, high: int, page: int) -> Iterator[KeyEvent]:
+def pages_back(
+    engine: Engine,
+    key: bytes,
+    begin: int,
+    high: int,
+    page: int,
+    *,
+    reads_max: int = POINT_READS,
+    most: int | None = None,
+) -> Iterator[tuple[list[KeyEvent], int]]:
     """Yield what happened to a stored key from revision `high` down to `begin`, newest first.
 
-    An embedded engine reads puts one behind the other, `page` at a time; a remote one is asked for
-    them one by one, a round trip each. Before the key was created, windows of revisions are
-    replayed for the removal of an earlier life, one watch for each.
+    In pages, each with the revision down to which it goes. An embedded engine reads puts one behind
+    the other, `page` at a time; a remote one is asked for `reads_max` of them one by one, a round
+    trip each. Otherwise, and before the key was created, windows of revisions are replayed, one
+    watch and the `most` newest events for each.
 
     Raises `CompactedError` (unit "revision").
     """
-    window, reads = WINDOW_REVISIONS, POINT_READS
+    window, reads = WINDOW_REVISIONS, reads_max
     while high >= begin:
         puts: list[KeyEvent] = []
         if not engine.remote:
@@ -45,15 +55,13 @@ def events_back(engine: Engine, key: bytes, begin: int, high: int, page: int) ->
             kv, reads = engine.get(key, high).kv, reads - 1
             puts = [] if kv is None else [KeyEvent(kv, False)]
         if puts:
-            for event in puts:
-                if event.kv.mod_revision < begin:
-                    return
-                yield event
-            high = puts[-1].kv.mod_revision - 1
-            continue
-        low = max(begin, high - window + 1)
-        yield from reversed(events_between(engine, key, low, high))
-        high, window, reads = low - 1, 4 * window, POINT_READS
+            low = max(begin, puts[-1].kv.mod_revision)
+            yield [each for each in puts if each.kv.mod_revision >= begin], low
+        else:
+            low = max(begin, high - window + 1)
+            yield [*reversed(events_between(engine, key, low, high, most))], low
+            window, reads = 4 * window, reads_max
+        high = low - 1
 
 
 def puts_back(engine: Engine, key: bytes, revision: int, limit: int) -> Iterator[KeyEvent]:
@@ -186,7 +194,8 @@ class HistoryBounds(NamedTuple):
     def events(self, core: Reader, key: bytes, begin: int, until: int) -> Iterator[KeyEvent]:
         """Yield what happened to a key between two revisions, in the order that is wanted."""
         if self.newest_first:
-            return events_back(core.engine, key, begin, until, self.page)
+            pages = pages_back(core.engine, key, begin, until, self.page)
+            return (event for events, _ in pages for event in events)
         return events_of(core.engine, key, b"", begin, until)
 
     def limited(self, versions: Iterator[Version]) -> Iterator[Version]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
 
 from snapkv.engine.contract import KeyEvent, Range
 from snapkv.errors import CompactedError
 from snapkv.model import Version
-from snapkv.reading.history import WINDOW_REVISIONS, events_between, puts_back, stamped
+from snapkv.reading.history import pages_back, stamped
 from snapkv.times import When
 from snapkv.ui.page_source import Budget, Source
 
 VERSIONS_MAX = 50
 VERSIONS_BYTES_MAX = 16 << 20
 """The most bytes of values that one page of versions reads; the last read may exceed it."""
-READ_AT_FIRST = 16
-"""The number of versions that are read at first; then twice as many, and so on."""
+READ_AT_ONCE = 16
+"""The number of versions that one read of an embedded engine returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def stored_versions_back(
 ) -> Versions:
     """Return the versions of a stored key from a revision down, to the one in force at `low`.
 
-    An embedded engine reads them one behind the other, some before `low` too. Elsewhere, and before
+    An embedded engine reads them one behind the other. Elsewhere, and before
     the key was created, the revisions are replayed in growing windows, one watch for each, while
     there is time.
     """
@@ -88,36 +87,21 @@ def _events(
     source: Source, stored: bytes, begin: int, high: int, limit: int, budget: Budget
 ) -> tuple[list[KeyEvent], bool, int]:
     """Return `limit` events and one more, whether that is all, and the revision looked down to."""
-    engine, found, window = source.reader.engine, list[KeyEvent](), WINDOW_REVISIONS
-    some, left = READ_AT_FIRST, VERSIONS_BYTES_MAX
-    while high >= begin and len(found) <= limit:
-        if budget.over and found:
-            return found, False, high + 1
-        if not engine.remote:
-            puts = list(puts_back(engine, stored, high, min(some, limit + 1 - len(found))))
-            if puts:
-                found, some = [*found, *puts], 2 * some
-                high = puts[-1].kv.mod_revision - 1
-                left -= sum(len(each.kv.value) for each in puts)
-                if left < 0 and high >= begin:
-                    return found, False, high + 1
-                continue
-        low = max(begin, high - window + 1)
-        found += reversed(_replayed(source, stored, low, high, limit + 1 - len(found)))
-        high, window = low - 1, 4 * window
-        if budget.over and high >= begin:
-            return found, False, low
-    if high < begin and begin > 1 and len(found) <= limit:
-        found += _at_compaction(source, stored, begin, found)
-    return found, True, high + 1
-
-
-def _replayed(source: Source, stored: bytes, low: int, high: int, limit: int) -> deque[KeyEvent]:
-    """Return the newest events between two revisions, oldest first."""
+    found, left = list[KeyEvent](), VERSIONS_BYTES_MAX
+    span = source.reader.engine, stored, begin, high
     try:
-        return events_between(source.reader.engine, stored, low, high, limit)
+        for events, low in pages_back(*span, READ_AT_ONCE, reads_max=0, most=limit + 1):
+            found += events
+            left -= sum(len(each.kv.value) for each in events)
+            if len(found) > limit:
+                return found, True, low
+            if low > begin and (left < 0 or budget.over):
+                return found, False, low
     except CompactedError as e:
-        raise CompactedError(low, source.earliest(), unit=e.unit, archive=e.archive) from e
+        raise CompactedError(begin, source.earliest(), unit=e.unit, archive=e.archive) from e
+    if begin > 1:
+        found += _at_compaction(source, stored, begin, found)
+    return found, True, begin
 
 
 def _at_compaction(
