@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -99,7 +99,7 @@ class FeedStream(kit.MicroBatches[FeedOffset]):
             return at
         end = state.end
         if limit.bounded:
-            end = last_place(state.rows(at.seq, end), self._feed.form, limit) or end
+            end = limit.last(by_commit(state.rows(at.seq, end), self._feed.form)) or end
         return at.at(commits.high, end)
 
     # --- rows ---
@@ -134,14 +134,7 @@ def _at(present: kit.Present) -> kit.PinnedCommits:
     return kit.PinnedCommits(present.store, present.head, present.head, present.head.revision)
 
 
-def last_place(rows: Iterable[ChangeRow], form: Form, limit: kit.Limit) -> Seq | None:
-    """Return the place at which a batch must end, None if it may have all rows.
-
-    The place is after a whole commit; the first commit with rows always fits.
-    """
-    last: Seq | None = None
+def by_commit(rows: Iterable[ChangeRow], form: Form) -> Iterator[tuple[Seq, int, int]]:
+    """Yield the places after whole commits, with the rows of each that a batch has."""
     for (incarnation, timestamp), commit in groupby(rows, attrgetter(*COMMIT)):
-        if not limit.take(0, rows=sum(map(form.concerns, commit))):
-            return last
-        last = Seq.behind(timestamp, incarnation)
-    return None
+        yield Seq.behind(timestamp, incarnation), sum(map(form.concerns, commit)), 0

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from snapkv import layout
 from snapkv.committer import check_writer, checked_meta
 from snapkv.engine.contract import Engine, KeyValue, Range
 from snapkv.errors import (
@@ -26,15 +27,6 @@ from snapkv.errors import (
     InvalidOptionError,
     KeyNotFoundError,
     StoreNotEmptyError,
-)
-from snapkv.layout import (
-    FIRST_KEY,
-    NAME_BYTES_MAX,
-    NOTE_BYTES_MAX,
-    FormatRecord,
-    StampRecord,
-    encode_text,
-    prefix_end,
 )
 from snapkv.model import Absent, AtRevision, Commit, HeadAt, Ops, Scalar
 from snapkv.reading.snapshot import Snapshot, paired
@@ -124,8 +116,8 @@ def import_prefix(
     when the source's revision is compacted; and as `commit`. Committed batches stay, and a second
     import continues after them.
     """
-    start = encode_text(prefix, "prefix")
-    encode_text(under, "under")
+    start = layout.encode_text(prefix, "prefix")
+    layout.encode_text(under, "under")
     names = Names(len(start) if strip else 0, under)
     why = _checked_note(note, f"{prefix[:SHOWN_CHARS]!r} from {source_url}")
     if writer is not None:
@@ -265,7 +257,7 @@ def _open_source(
             url,
             create=False,
             options=dict(options or {}),
-            home=start or FIRST_KEY,
+            home=start or layout.FIRST_KEY,
             environment=options is None,
         )
         at_end.callback(engine.close)
@@ -275,8 +267,8 @@ def _open_source(
 def _checked_note(note: str | None, default: str) -> str:
     if note is None:
         return f"import {default}"
-    if len(encode_text(note, "note")) > NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX:
-        limit = NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX
+    if len(layout.encode_text(note, "note")) > layout.NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX:
+        limit = layout.NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX
         raise InvalidOptionError(f"the note of an import has at most {limit} bytes")
     return note
 
@@ -315,7 +307,7 @@ class ForeignKeys:
 
     def pairs(self, names: Names) -> Iterator[tuple[str, bytes]]:
         """Yield new names and values, in order."""
-        first, end = self.start or FIRST_KEY, prefix_end(self.start)
+        first, end = self.start or layout.FIRST_KEY, layout.prefix_end(self.start)
         with named_denials(self.engine.url):
             for page in self.engine.scan(first, end, revision=self.revision):
                 for kv in page:
@@ -334,7 +326,7 @@ def named_denials(url: str) -> Iterator[None]:
 
 def read_source(engine: Engine, start: bytes, names: Names) -> ForeignKeys:
     """Read the keys below a prefix; raises `InvalidKeyError` for one that cannot be imported."""
-    first, end = start or FIRST_KEY, prefix_end(start)
+    first, end = start or layout.FIRST_KEY, layout.prefix_end(start)
     answer = engine.read([Range(first, end, count_only=True)])
     revision = answer.header.revision
     _check_outside(engine, start, revision)
@@ -382,8 +374,8 @@ def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
     if not format_ or not ts:
         return False
     try:
-        FormatRecord.decode(format_[0].value)
-        StampRecord.decode(ts[0].value)
+        layout.FormatRecord.decode(format_[0].value)
+        layout.StampRecord.decode(ts[0].value)
     except (CorruptStoreError, FormatError) as e:
         return isinstance(e, FormatError)
     return True
@@ -391,7 +383,7 @@ def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
 
 def _check_outside(engine: Engine, start: bytes, revision: int) -> None:
     """Raise `InvalidKeyError` for a prefix inside a snapkv store, which needs dump and load."""
-    slashes = [at for at, byte in enumerate(start[: NAME_BYTES_MAX + 1]) if byte == ord("/")]
+    slashes = [at for at, byte in enumerate(start[: layout.NAME_BYTES_MAX + 1]) if byte == ord("/")]
     for at in slashes:
         root = start[: at + 1]
         with suppress(AccessDeniedError):  # a user without the right cannot read a store there

@@ -20,7 +20,7 @@ from snapkv.reading.change_replay import (
 from snapkv.reading.reader import Reader
 from snapkv.spark import micro_batches
 from snapkv.spark.errors import SourceError
-from snapkv.spark.micro_batches import ChangesOffset, Limit, MicroBatches, Size, earlier, moment
+from snapkv.spark.micro_batches import ChangesOffset, Limit, MicroBatches, Size, moment
 from snapkv.spark.pinned_commits import PinnedCommits, Present, low_of, present_in
 from snapkv.spark.process_readers import verified_reader
 from snapkv.spark.read_options import LATEST, ReadOptions, span_of
@@ -109,10 +109,11 @@ class ChangesReader(MicroBatches[ChangesOffset]):
         span = self._rest(at)
         source = reader.policy.moment(state.high)
         pages = source.pages(SCAN, span.start, span.end, keys_only=not limit.sized)
-        return at.at(state.high, micro_batches.last_key(pages, limit))
+        keys = ((kv.key, 1, len(kv.key) + len(kv.value)) for page in pages for kv in page)
+        return at.at(state.high, limit.last(keys))
 
     def _next_commit(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Mark:
-        return micro_batches.last_commit(self.sizes(reader, low, head, limit), limit) or head
+        return limit.last(self.sizes(reader, low, head, limit)) or head
 
     def sizes(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Iterator[Size]:
         """Yield the commits in (low, head] with what they take of a batch."""
@@ -155,7 +156,9 @@ class ChangesReader(MicroBatches[ChangesOffset]):
     ) -> tuple[Mark, list[Task]]:
         """Return the commit whose state is read, and the tasks for its keys."""
         # in PySpark before 4.2 batch 0 may end before its start, which Spark asks for later
-        mark = last.mark if last.after is not None else earlier(first.mark, last.mark)
+        mark = last.mark
+        if last.after is None and first.mark.ordinal < mark.ordinal:
+            mark = first.mark
         span = self._rest(first)
         if last.after:
             span = span._replace(end=last.after + b"\0")

@@ -111,7 +111,7 @@ class MemberBatches:
                 self._sizes(stack, name, first.of(name), last.members[name], limit)
                 for name in _changed(first, last)
             ]
-            return micro_batches.last_time(parts, limit)
+            return limit.last(micro_batches.of_members(parts))
 
     def _sizes(
         self, stack: ExitStack, name: str, low: At, high: At, limit: Limit

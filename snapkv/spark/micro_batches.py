@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from snapkv.base.waiting import monotonic, pause
-from snapkv.engine.contract import KeyValue
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.reading.change_replay import CommitChanges, Touched
@@ -148,16 +147,16 @@ except ImportError:  # before 4.2
 LIMITS_KNOWN = _spark is not None
 AvailableNow: Any = _spark.SupportsTriggerAvailableNow if LIMITS_KNOWN else object
 """The base class of streams that support Trigger.AvailableNow."""
+Step = TypeVar("Step")
 ValuesBefore = Callable[[Sequence[Touched]], Iterable[bytes | None]]
 """Returns the values of some keys just before they were touched."""
 
 
 class Limit:
-    """The rows and bytes that a batch may still take; a commit is never split."""
+    """The most rows and bytes of a batch; a commit is never split."""
 
     def __init__(self, rows: int | None, size: int | None) -> None:
         self._rows, self._size = rows, size
-        self._taken_rows = self._taken_size = 0
 
     @property
     def bounded(self) -> bool:
@@ -169,15 +168,21 @@ class Limit:
         """Whether bytes are bounded."""
         return self._size is not None
 
-    def take(self, size: int, *, rows: int = 1) -> bool:
-        """Return whether some rows still fit, counting them; the first rows always fit."""
-        first = self._taken_rows == 0
-        self._taken_rows += rows
-        self._taken_size += size
-        if first:
-            return True
-        within_rows = self._rows is None or self._taken_rows <= self._rows
-        return within_rows and (self._size is None or self._taken_size <= self._size)
+    def last(self, steps: Iterable[tuple[Step, int, int]]) -> Step | None:
+        """Return the last step of a batch, by the rows and bytes of each; None if it has all.
+
+        The first rows always fit, and no step is split.
+        """
+        rows = size = 0
+        last: Step | None = None
+        for step, more_rows, more_bytes in steps:
+            is_first = rows == 0
+            rows, size = rows + more_rows, size + more_bytes
+            over = self._rows is not None and rows > self._rows
+            if not is_first and (over or (self._size is not None and size > self._size)):
+                return last
+            last = step
+        return None
 
 
 def limit_of(options: SourceOptions, read_limit: Any = None) -> Limit:
@@ -197,17 +202,6 @@ def default_limit(options: SourceOptions) -> Any:
 
 
 # --- how far a batch goes ---
-
-
-def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
-    """Return the last key that a batch of a snapshot may contain, None if it may contain all."""
-    last = b""
-    for page in pages:
-        for kv in page:
-            if not limit.take(len(kv.key) + len(kv.value)):
-                return last
-            last = kv.key
-    return None
 
 
 class Size(NamedTuple):
@@ -244,32 +238,11 @@ def sizes(
         rows = size = 0
 
 
-def last_commit(commits: Iterable[Size], limit: Limit) -> Mark | None:
-    """Return the last commit that a batch may contain, None if it may contain all.
-
-    The first commit with rows always fits. A commit is not split.
-    """
-    last: Mark | None = None
-    for mark, rows, size in commits:
-        if not limit.take(size, rows=rows):
-            return last
-        last = mark
-    return None
-
-
-def last_time(members: Iterable[Iterable[Size]], limit: Limit) -> int | None:
-    """Return the last timestamp that a batch of several members may contain, None for all.
-
-    What several members committed at one timestamp is not split.
-    """
-    last: int | None = None
-    merged = merge(*members, key=_time_of)
-    for timestamp, commits in groupby(merged, key=_time_of):
+def of_members(members: Iterable[Iterable[Size]]) -> Iterator[tuple[int, int, int]]:
+    """Yield timestamps with the rows and bytes that several members committed at each."""
+    for timestamp, commits in groupby(merge(*members, key=_time_of), key=_time_of):
         parts = list(commits)
-        if not limit.take(sum(p.size for p in parts), rows=sum(p.rows for p in parts)):
-            return last
-        last = timestamp
-    return None
+        yield timestamp, sum(part.rows for part in parts), sum(part.size for part in parts)
 
 
 def _time_of(commit: Size) -> int:
@@ -420,7 +393,8 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
     def _head(self, reader: Reader, after: Mark) -> Mark:
         """Return the newest commit that a batch may contain, or `after` if that is later."""
-        return later(self._target or reader.timeline.head(), after)
+        newest = self._target or reader.timeline.head()
+        return max(newest, after, key=lambda mark: mark.ordinal)
 
     # --- what compaction left ---
 
@@ -472,13 +446,3 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 def moment(reader: Reader, mark: Mark) -> PinnedCommits:
     """Return the state at a commit, with a revision that can be read. Raises `CompactedError`."""
     return PinnedCommits(reader.format.store_id, mark, mark, mark.revision).held(reader)
-
-
-def earlier(one: Mark, other: Mark) -> Mark:
-    """Return the earlier one of two commits."""
-    return min(one, other, key=lambda mark: mark.ordinal)
-
-
-def later(one: Mark, other: Mark) -> Mark:
-    """Return the later one of two commits."""
-    return max(one, other, key=lambda mark: mark.ordinal)

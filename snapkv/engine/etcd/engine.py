@@ -339,17 +339,14 @@ class EtcdEngine(EngineBase):
         self._check_open()
         if not self.limits.reads_together([wanted.key + wanted.range_end], beside=0):
             self._fitting([wanted])  # raises
-        try:
-            return self._connection.read(RANGE, codec.range_request(wanted, serializable=True))
-        except CallFailed as e:
-            if e.text.startswith(COMPACTED):
-                raise self._compacted_error([wanted]) from e
-        try:
-            return self._connection.read(RANGE, codec.range_request(wanted))
-        except CallFailed as e:
-            if e.text.startswith(COMPACTED):
-                raise self._compacted_error([wanted]) from e
-            raise self._future_error([wanted]) from e
+        for serializable in (True, False):
+            try:
+                return self._connection.read(RANGE, codec.range_request(wanted, serializable))
+            except CallFailed as e:
+                if e.text.startswith(COMPACTED):
+                    raise self._compacted_error([wanted]) from e
+                failure = e
+        raise self._future_error([wanted]) from failure
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
         """Cut a range by counting; none has more than twice `rows` keys.
