@@ -134,11 +134,8 @@ class ByteBudget:
     def __init__(self, size: int, kept_share: float = 0.0) -> None:
         self.size = self._left = size
         self._kept = int(size * kept_share)
-
-    @property
-    def size_for_large(self) -> int:
+        self.size_for_large = size - self._kept
         """The bytes that `large` bodies may take together."""
-        return self.size - self._kept
 
     def take(self, size: int, *, large: bool = False) -> None:
         """Take some bytes; a `large` body may not take the bytes reserved for small ones.

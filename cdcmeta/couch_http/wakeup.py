@@ -114,8 +114,8 @@ class Wakeup:
         self.waiting = 0
         self.ended = False
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._follow, name=f"wakeup {db.name}", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._follow, name=f"wakeup {db.name}", daemon=True)
+        self.thread.start()
 
     async def wait(self, version: int) -> None:
         """Return when the version differs, or none follows."""
@@ -155,10 +155,6 @@ class Wakeup:
         """End the thread, and wake all."""
         self._stop.set()
         self._end(None)
-
-    def join(self, timeout: float) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join(timeout)
 
     def _wake_for(self, timestamp: int) -> None:
         """Wake all for a commit, unless a later one woke them: they then read both."""
@@ -270,7 +266,7 @@ class Wakeups:
     def close(self) -> None:
         """Wait until all threads have ended, after the event loop ended."""
         for wakeup in self._by_name.values():
-            wakeup.join(2 * SLICE_S)
+            wakeup.thread.join(2 * SLICE_S)
 
     def _leave(self, name: str, wakeup: Wakeup) -> None:
         if not wakeup.waiting:

@@ -119,7 +119,12 @@ def old_span_of(stream: StreamId, begin: int, end: int) -> tuple[bytes, bytes]:
 
 def encoded(rows: Iterable[LogRow]) -> dict[bytes, bytes]:
     """Return the keys and values of log rows."""
-    return {row_key(slot_of(row.stream), row.stamp): _value_of(row) for row in rows}
+    found: dict[bytes, bytes] = {}
+    for row in rows:
+        facts = int(row.operation), row.batch_seq_no, row.end_of_batch, row.key, row.value
+        value = msgpack.packb((FORMAT, row.stream.ring_key, *facts))
+        found[row_key(slot_of(row.stream), row.stamp)] = value
+    return found
 
 
 def row_of(key: bytes, raw: bytes) -> LogRow:
@@ -158,11 +163,6 @@ def _old_row(key: bytes, raw: bytes) -> LogRow:
     if not value:
         return LogRow(stamp, stream, written, None, Operation.ROW_DELETE)
     return LogRow(stamp, stream, written, value[0])
-
-
-def _value_of(row: LogRow) -> bytes:
-    facts = int(row.operation), row.batch_seq_no, row.end_of_batch, row.key, row.value
-    return msgpack.packb((FORMAT, row.stream.ring_key, *facts))  # type: ignore[no-any-return]
 
 
 def _first_after(time: int) -> Versionstamp:

@@ -126,7 +126,7 @@ class SwitchCoordinator:
         # coordinator stored its rows, and that one died: then a new switch is begun.
         own: bytes | None = None
         begun = asked = False
-        with self._watch() as watch:
+        with self._space.watch(layout.SWITCH) as watch:
             while True:
                 state = layout.read_state(self._space)
                 if state.switch is not None:
@@ -157,7 +157,7 @@ class SwitchCoordinator:
         Raises `SwitchPendingError` if that takes longer than `timeout`.
         """
         deadline = monotonic() + timeout
-        with self._watch() as watch:
+        with self._space.watch(layout.SWITCH) as watch:
             while (state := layout.read_state(self._space)).switch is not None:
                 self._advance(state, watch, deadline)
 
@@ -331,9 +331,6 @@ class SwitchCoordinator:
                 continue
             return True
         return False
-
-    def _watch(self) -> Watch[bytes]:
-        return self._space.watch(layout.SWITCH)
 
 
 def _ended(id: bytes, puts: dict[bytes, bytes], state: layout.LogState) -> SpaceOps:

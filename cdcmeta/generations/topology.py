@@ -217,9 +217,10 @@ class Topology:
         if not -len(self) <= at < len(self):
             raise IndexError(at)
         at %= len(self)
-        return TokenRange(
-            self.ends[at - 1], self.ends[at], self._streams_of(at), int(self._ignore[at])
-        )
+        first, behind = (self._offsets[at : at + 2] * STREAM_BYTES).tolist()
+        raws = (self._ids[n : n + STREAM_BYTES] for n in range(first, behind, STREAM_BYTES))
+        streams = tuple(map(StreamId, raws))
+        return TokenRange(self.ends[at - 1], self.ends[at], streams, int(self._ignore[at]))
 
     def __iter__(self) -> Iterator[TokenRange]:
         return (self[at] for at in range(len(self)))
@@ -285,12 +286,6 @@ class Topology:
         return shown + [f"{len(ranges) - SHOWN_MAX} more ranges, too"] * (len(ranges) > SHOWN_MAX)
 
     # --- helpers ---
-
-    def _streams_of(self, at: int) -> tuple[StreamId, ...]:
-        first, behind = (self._offsets[at : at + 2] * STREAM_BYTES).tolist()
-        return tuple(
-            StreamId(self._ids[n : n + STREAM_BYTES]) for n in range(first, behind, STREAM_BYTES)
-        )
 
     def _stream(self, own: int) -> StreamId:
         """Return a stream by its index; after the last range's come the first range's again."""

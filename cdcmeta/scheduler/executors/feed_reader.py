@@ -125,14 +125,11 @@ class FeedReader:
             self._errors.pop("watch", None)
             if parts is not None:
                 with self._condition:  # at once: a table may become live in between
-                    self._hand_out(parts)
+                    for pipeline in self._full(parts, self._live):
+                        pipeline.caught_up(self.position, is_live=False)
+                        if not pipeline.is_stopping:
+                            self._behind[pipeline.table] = pipeline
                     self.position = max(self.position, feed.timestamp)
-
-    def _hand_out(self, parts: Mapping[str, Part]) -> None:
-        for pipeline in self._full(parts, self._live):
-            pipeline.caught_up(self.position, is_live=False)
-            if not pipeline.is_stopping:
-                self._behind[pipeline.table] = pipeline
 
     # --- those behind ---
 

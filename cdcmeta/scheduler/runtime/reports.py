@@ -33,24 +33,13 @@ class Rate(NamedTuple):
     bytes: float
 
 
-class _Average:
+class _Average(NamedTuple):
     """A moving average that is right from its first sample on."""
 
-    def __init__(self) -> None:
-        self.written = WriteTotals(0, 0)
-        self._rows = self._bytes = self._mass = 0.0
-
-    def add(self, written: WriteTotals, passed: float, kept: float) -> None:
-        before = self.written if written.rows >= self.written.rows else WriteTotals(0, 0)
-        self.written = written
-        share = 1 - kept
-        self._mass = self._mass * kept + share
-        self._rows = self._rows * kept + (written.rows - before.rows) / passed * share
-        self._bytes = self._bytes * kept + (written.bytes - before.bytes) / passed * share
-
-    @property
-    def rate(self) -> Rate:
-        return Rate(self._rows / self._mass, self._bytes / self._mass)
+    written: WriteTotals = WriteTotals(0, 0)
+    rows: float = 0.0
+    bytes: float = 0.0
+    mass: float = 0.0
 
 
 class Rates:
@@ -74,18 +63,23 @@ class Rates:
             return
         passed = now - before
         kept = 0.5 ** (passed / HALF_LIFE_S)
-        averages, self._averages = self._averages, {}
+        share, averages, self._averages = 1 - kept, self._averages, {}
         for table, each in written.items():
-            average = averages.get(table)
-            if average is None and not each.rows:
+            if table not in averages and not each.rows:
                 continue  # idle so far
-            average = average or _Average()
-            average.add(each, passed, kept)
-            self._averages[table] = average
+            last, rows, bytes, mass = averages.get(table, _Average())
+            last = last if each.rows >= last.rows else WriteTotals(0, 0)
+            self._averages[table] = _Average(
+                each,
+                rows * kept + (each.rows - last.rows) / passed * share,
+                bytes * kept + (each.bytes - last.bytes) / passed * share,
+                mass * kept + share,
+            )
 
     def of_tables(self) -> dict[str, Rate]:
         """Return the rates of the tables that are not idle, the fastest first."""
-        found = {table: each.rate for table, each in self._averages.items()}
+        averages = self._averages.items()
+        found = {table: Rate(a.rows / a.mass, a.bytes / a.mass) for table, a in averages}
         busy = (item for item in found.items() if item[1].rows >= LEAST_ROWS)
         return dict(sorted(busy, key=lambda item: -item[1].rows))
 
