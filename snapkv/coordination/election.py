@@ -59,6 +59,7 @@ from snapkv.errors import (
 from snapkv.model import Held
 from snapkv.reading.deadline import WAIT_S_MAX, check_wait
 from snapkv.reading.reader import Reader
+from snapkv.reading.watches import deadline_of, left_of
 
 # --- a candidate's key: made, changed and removed by requests that may be repeated ---
 # A request that was not answered may arrive late, when much has happened since. So each request has
@@ -254,7 +255,7 @@ class Leaders(Closing):
     def next(self, timeout: float | None = None) -> Leader | None:
         """Return the next leader; None if `timeout` seconds (None: no bound) pass without one."""
         check_wait(timeout)
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = deadline_of(timeout)
         while True:
             if self._closed:
                 raise StoreClosedError("the watch was closed")
@@ -262,10 +263,8 @@ class Leaders(Closing):
             if leader is not None and leader != self._returned:
                 self._returned = leader
                 return leader
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            left = None if left is not None and left > WAIT_S_MAX else left
             try:
-                batch = self._watcher.next(left)
+                batch = self._watcher.next(left_of(deadline))
             except CompactedError:
                 self._start_again()
                 continue

@@ -63,14 +63,17 @@ def move(engine: Engine, layout: Layout, mark: Watermark, guard: Compare | None)
     """
     put = Put(_prefix(layout) + mark.id, msgpack.packb([mark.into, mark.timestamp, mark.revision]))
     txn = Txn(() if guard is None else (guard,), (put,))
+    if not _succeeds(engine, layout, txn, "have moved"):
+        raise SessionLostError("this recorder leads no more")
+
+
+def _succeeds(engine: Engine, layout: Layout, txn: Txn, what: str) -> bool:
     try:
-        succeeded = engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S).succeeded
+        return engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S).succeeded
     except Refused as e:
         e.reraise()
     except OutcomeUnknown as e:
-        raise EngineUnavailableError(f"the watermark may not have moved: {e}") from e
-    if not succeeded:
-        raise SessionLostError("this recorder has lost its lease: another one may write")
+        raise EngineUnavailableError(f"the watermark may not {what}: {e}") from e
 
 
 def forget(engine: Engine, layout: Layout, into: str) -> None:
@@ -82,9 +85,4 @@ def forget(engine: Engine, layout: Layout, into: str) -> None:
     if not found:
         raise KeyNotFoundError(into, reason=f"{engine.url} has no recording into {into!r}")
     txn = Txn((), tuple(Delete(_prefix(layout) + id) for id in found))
-    try:
-        engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S)
-    except Refused as e:
-        e.reraise()
-    except OutcomeUnknown as e:
-        raise EngineUnavailableError(f"the watermark may not be removed: {e}") from e
+    _succeeds(engine, layout, txn, "be removed")

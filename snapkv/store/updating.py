@@ -10,21 +10,9 @@ from typing import Any
 from snapkv.base.arguments import check_int, wrong_type
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, listed
 from snapkv.errors import ConflictError, InvalidTypeError
-from snapkv.model import (
-    Absent,
-    AtRevision,
-    Commit,
-    Entry,
-    Guard,
-    K,
-    KeysAndValues,
-    Scalar,
-    Updated,
-    V,
-)
+from snapkv.model import Absent, AtRevision, Entry, Guard, K, KeysAndValues, Updated, V
 from snapkv.reading.deadline import TimeLeft
 from snapkv.reading.decoding import Decoding
-from snapkv.reading.view import View
 from snapkv.store.store_writer import StoreWriter
 
 TRIES = 64
@@ -36,27 +24,12 @@ KEY_LOCK_S = 2.0
 _random = random.Random()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trying:
-    """How an update is tried and what its commit says; checked before anything is read."""
-
-    guards: Iterable[Guard] = ()
-    tries: int = TRIES
-    timeout: float | None = None
-    note: str | None = None
-    writer: str | None = None
-    meta: Mapping[str, Scalar] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "guards", tuple(listed(self.guards, "guards")))
-        check_int("tries", self.tries, 1)
-
-
+@dataclass
 class KeyUpdate(KeysAndValues[K, V]):
     """An update of one key: `fn` gets its value, and returns the new one; see `SnapshotKV.update`.
 
-    `keys` and `commit` read and write bytes. If `decoding` is not None, it makes values of the
-    bytes.
+    `keys` read and write bytes, of which `decoding` makes values unless it is None. `said` has the
+    note, the writer and the meta.
 
     Two that count up from 7 at revision 4:
 
@@ -67,25 +40,22 @@ class KeyUpdate(KeysAndValues[K, V]):
                                      commits 9 if at revision 5
     """
 
-    def __init__(
-        self,
-        core: StoreWriter,
-        keys: View[K],
-        commit: Callable[..., Commit],
-        decoding: Decoding[V] | None,
-        key: K,
-        fn: Callable[[V | None], V | None],
-        trying: Trying,
-    ) -> None:
-        check_function(fn)
-        self._stored = keys.keyspace.encode(key)
-        self._key_locks = core.key_locks
-        self._seconds = core.commit_timeout_s if trying.timeout is None else trying.timeout
-        self._keys: View[K] = keys
-        self._key: K = key
-        self._commit, self._fn = commit, fn
-        self._decoding: Decoding[V] | None = decoding
-        self._trying: Trying = trying
+    core: StoreWriter
+    keys: Any
+    decoding: Decoding[V] | None
+    key: K
+    fn: Callable[[V | None], V | None]
+    guards: Iterable[Guard]
+    tries: int
+    timeout: float | None
+    said: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.guards = tuple(listed(self.guards, "guards"))
+        check_int("tries", self.tries, 1)
+        check_function(self.fn)
+        self._stored: bytes = self.keys.keyspace.encode(self.key)
+        self._seconds = self.core.commit_timeout_s if self.timeout is None else self.timeout
 
     def run(self) -> Updated[V]:
         """Try until a commit succeeds, tries or time are used up, or nothing changes.
@@ -97,13 +67,13 @@ class KeyUpdate(KeysAndValues[K, V]):
             return self._try(left, 1)
         except ConflictError as e:
             lost = self._lost(e)
-        wait_s = left.at_most(KEY_LOCK_S) if self._trying.tries > 1 else 0.0
-        with self._key_locks.held(self._stored, wait_s):
+        wait_s = left.at_most(KEY_LOCK_S) if self.tries > 1 else 0.0
+        with self.core.key_locks.held(self._stored, wait_s):
             return self._try_again(left, lost)
 
     def _try_again(self, left: TimeLeft, lost: ConflictError) -> Updated[V]:
         tried, wait_s_max = 1, WAIT_S_MIN
-        while tried < self._trying.tries and left.waits(_random.uniform(0, wait_s_max)):
+        while tried < self.tries and left.waits(_random.uniform(0, wait_s_max)):
             tried, wait_s_max = tried + 1, min(2 * wait_s_max, WAIT_S_MAX)
             try:
                 return self._try(left, tried)
@@ -111,41 +81,38 @@ class KeyUpdate(KeysAndValues[K, V]):
                 lost = self._lost(e)
         raise ConflictError(
             lost.failed,
-            f"could not update {self._key!r}: other writers changed it first in each of {tried} "
-            f"tries (at most {self._trying.tries} and {self._seconds:g} s); try again later, or "
+            f"could not update {self.key!r}: other writers changed it first in each of {tried} "
+            f"tries (at most {self.tries} and {self._seconds:g} s); try again later, or "
             "pass larger tries= and timeout=",
             tries=tried,
         ) from lost
 
     def _try(self, left: TimeLeft, tried: int) -> Updated[V]:
         with left.reads():
-            (entry,) = self._keys.entries_of([self._key])
+            (entry,) = self.keys.entries_of([self.key])
         value, data = self._changed(entry)
         if data == (None if entry is None else entry.value):
             return Updated(value, None, tried)
-        unchanged = Absent(self._key) if entry is None else AtRevision(self._key, entry.revision)
-        trying: Trying = self._trying
-        commit = self._commit(
-            puts={} if data is None else {self._key: data},
-            deletes=[self._key] if data is None else (),
-            guards=[unchanged, *trying.guards],
-            note=trying.note,
-            writer=trying.writer,
-            meta=trying.meta,
+        unchanged = Absent(self.key) if entry is None else AtRevision(self.key, entry.revision)
+        commit = self.keys.commit(
+            puts={} if data is None else {self.key: data},
+            deletes=[self.key] if data is None else (),
+            guards=[unchanged, *self.guards],
             timeout=left.commit_s(COMMIT_TIMEOUT_S_MAX),
+            **self.said,
         )
         return Updated(value, commit, tried)
 
     def _changed(self, entry: Entry | None) -> tuple[V | None, bytes | None]:
         """Return the new value and its bytes: the entry's bytes if they mean the same value."""
-        key, decoding = self._key, self._decoding
+        key, decoding = self.key, self.decoding
         if decoding is None:
             before: Any = None if entry is None else entry.value
-            new: Any = self._fn(before)
+            new: Any = self.fn(before)
             if new is not None and not isinstance(new, bytes):
                 raise wrong_type("what the function of update returns", "bytes or None", new)
             return new, new  # type: ignore[return-value]  # of bytes
-        value = self._fn(entry and decoding.decode(key, entry.value, entry.revision))
+        value = self.fn(entry and decoding.decode(key, entry.value, entry.revision))
         data = None if value is None else decoding.encode(key, value)
         if entry is None or data is None or data == entry.value:
             return value, data
@@ -155,7 +122,7 @@ class KeyUpdate(KeysAndValues[K, V]):
 
     def _lost(self, conflict: ConflictError) -> ConflictError:
         """Return a conflict over the key itself; raise that of a guard of the caller."""
-        if any(guard in self._trying.guards for guard, _ in conflict.failed):
+        if any(guard in self.guards for guard, _ in conflict.failed):
             raise conflict
         return conflict
 

@@ -19,7 +19,7 @@ from snapkv.model import Build, Commit, Guard, K, Ops, Scalar, SpaceOps, Stamp, 
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.view import View
 from snapkv.store.store_writer import StoreWriter
-from snapkv.store.updating import TRIES, KeyUpdate, Trying
+from snapkv.store.updating import TRIES, KeyUpdate
 from snapkv.times import When
 
 # --- additions: keys and values that depend on the timestamp of their commit ---
@@ -157,11 +157,9 @@ class KeyspaceWrites(View[K, V]):
         all of these cases nothing was written), `CommitUnknownError` (never tried again:
         `resolve` finds it out), and as `commit`.
         """
-        trying = Trying(
-            guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
-        )
-        raw: Any = self._raw or self
-        return KeyUpdate(self._core, raw, raw.commit, self._decoding, key, fn, trying).run()
+        said = {"note": note, "writer": writer, "meta": meta}
+        trying = guards, tries, timeout, said
+        return KeyUpdate(self._core, self._raw or self, self._decoding, key, fn, *trying).run()
 
 
 # --- a space: a part of a store with keys of its own, as bytes, for a layer above ---
