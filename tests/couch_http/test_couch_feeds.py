@@ -207,7 +207,7 @@ def test_who_hangs_up_is_forgotten(db, monkeypatch):
         waker = wakeups._by_name[db.lib.name]
     until(lambda: waker.waiting == 0, "it is still waited for")
     until(lambda: db.lib.name not in wakeups._by_name, "the waker is still there")
-    until(lambda: not waker._thread.is_alive(), "its thread is still there")
+    until(lambda: not waker.thread.is_alive(), "its thread is still there")
     assert threading.active_count() <= before + 8  # threads that wait for calls
 
 
