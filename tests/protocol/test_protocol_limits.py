@@ -10,7 +10,14 @@ from protocol_remote import TS_KEY, Network, remote_scheme
 
 import snapkv
 from snapkv import Absent, CommitTooLargeError
-from snapkv.committer.operations import compile_operations, covers, cut, merge, nest, overlap
+from snapkv.committer.operations import (
+    compile_operations,
+    covers,
+    merge,
+    nest,
+    overlap,
+    without_keys,
+)
 from snapkv.engine.caller_rules import op_bytes
 from snapkv.engine.contract import Delete, EngineLimits, Op, Put, Range, Txn
 from snapkv.engine.memory import MemoryEngine
@@ -230,7 +237,7 @@ def test_intervals_against_sets(some, holes, others) -> None:
     merged = merge(some)
     assert members(merged) == members(some)
     assert all(a[1] < b[0] for a, b in pairwise(merged))
-    left = cut(merged, sorted(holes))
+    left = without_keys(merged, sorted(holes))
     assert members(left) == members(some) - holes
     assert all(start < end for start, end in left)
     assert {key for key in universe if covers(merged, key)} == members(some)
