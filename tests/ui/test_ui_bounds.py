@@ -10,6 +10,7 @@ import pytest
 import snapkv
 from snapkv import ManualClock
 from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX
+from snapkv.reading import history
 from snapkv.ui import FleetSite, key_versions, rendered_values, store_views
 from snapkv.ui.fleet.fleet_views import FLEET_VIEWS
 from snapkv.ui.pages import PAGE_BYTES_MAX
@@ -131,8 +132,8 @@ def test_every_answer_is_at_most_the_bound(hostile: str, monkeypatch: pytest.Mon
         blamed[0] += sum(len(each.value or b"") for each in found)
         return original_blame(found, *more)
 
-    original, original_blame = key_versions.puts_back, rendered_values.blame
-    monkeypatch.setattr(key_versions, "puts_back", puts_back)
+    original, original_blame = history.puts_back, rendered_values.blame
+    monkeypatch.setattr(history, "puts_back", puts_back)
     monkeypatch.setattr(rendered_values, "blame", blame)
     calls = dict.fromkeys(VIEWS, 0)
     for path, view in VIEWS.items():
