@@ -258,15 +258,6 @@ def _content(wire_type: int, data: Any) -> Any:
     return bytes(data) if wire_type == BYTES else data
 
 
-def raw_tree(message: bytes, depth: int = 0) -> dict[str, Tree]:
-    """Return a message of an unknown type: fields by number, repeated ones as lists.
-
-    Bytes are shown as text if they are printable text, else as a message if they parse as one
-    with at least one field, else as bytes. Raises `NotThisKindError`.
-    """
-    return _raw(fields_of(message), depth)
-
-
 def _raw(fields: list[Field], depth: int) -> dict[str, Tree]:
     found: dict[str, list[Tree]] = {}
     for number, wire_type, content in fields:
@@ -275,7 +266,11 @@ def _raw(fields: list[Field], depth: int) -> dict[str, Tree]:
 
 
 def raw_value(wire_type: int, content: Any, depth: int = 0) -> Tree:
-    """Return what one field of an unknown type most likely is."""
+    """Return what one field of an unknown type most likely is.
+
+    Bytes are shown as text if they are printable text, else as a message if they parse as one
+    with at least one field, else as bytes. Raises `NotThisKindError`.
+    """
     if depth >= DEPTH_MAX:
         raise NotThisKindError(f"is nested deeper than {DEPTH_MAX} levels")
     if wire_type == GROUP:
@@ -286,7 +281,7 @@ def raw_value(wire_type: int, content: Any, depth: int = 0) -> Tree:
     if text is not None:
         return text
     try:
-        return raw_tree(content, depth + 1)
+        return _raw(fields_of(content), depth + 1)
     except NotThisKindError:
         return content
 

@@ -235,7 +235,8 @@ class Application:
         if status is None:
             LOGGER.error("a page failed: %s", request.url.path, exc_info=error)
             return pages.error_answer(500, "this page has a bug; the server's log says more")
-        reason = pages.reason_of(error)
+        member = getattr(error, "member", None)  # of a fleet, which it is about
+        reason = str(error) if member is None else f"{member}: {error}"
         if request.url.path.endswith(".json"):
             return pages.error_answer(status, reason, as_json=True)
         fleet = self._site if isinstance(self._site, FleetSite) else None

@@ -54,12 +54,6 @@ def status_of(error: Exception, extra: Sequence[ExtraViews] = ()) -> int | None:
     return next(named, None) or next(known, 500 if isinstance(error, errors.SnapKVError) else None)
 
 
-def reason_of(error: Exception) -> str:
-    """Return what went wrong; with the name of the member of a fleet that it is about."""
-    member = getattr(error, "member", None)
-    return f"{member}: {error}" if member is not None else str(error)
-
-
 @cache
 def templates(*extra: ExtraViews) -> Environment:
     """Return the templates, of other packages by prefix; every text in them is escaped."""

@@ -225,9 +225,10 @@ def key(c: Context) -> Page:
         raise KeyNotFoundError(name)
     compared = before = after = None
     if c.state.has("b") or (found.versions and show == "history"):
-        newest = found.versions[0].revision if found.versions else 0
+        newest, *earlier = [each.revision for each in found.versions] or [0]
+        older = earlier[0] if earlier else max(1, newest - 1)
         after = c.state["b"] or f"rev:{newest}"
-        before = c.state["a"] or before_of(found.versions, newest)
+        before = c.state["a"] or f"rev:{older}"
         try:
             values = [_value(c, name, text, found.versions) for text in (before, after)]
             compared = row(c.source, name, values[0], values[1])
@@ -275,11 +276,6 @@ def owed_lines(c: Context, found: list[Version]) -> tuple[list[Owed], int | None
     end = start + c.state.part(BLAMED_LINES_MAX)
     lines = [Owed.of(each) for each in blamed[start:end]]
     return lines, end + 1 if end < len(blamed) else None
-
-
-def before_of(versions: list[Version], newest: int) -> str:
-    """Return the moment of the version before the newest one, or just before that one."""
-    return f"rev:{versions[1].revision}" if len(versions) > 1 else f"rev:{max(1, newest - 1)}"
 
 
 def _value(c: Context, name: str, text: str, versions: list[Version]) -> bytes | None:
