@@ -12,21 +12,7 @@ from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.fleet.members import BEHIND, Behind, Policy, check_policy
 from snapkv.layout import Keyspace
 from snapkv.reading.arrow import KeyRange
-from snapkv.spark import errors
-from snapkv.spark.source_options import (
-    BINARY,
-    STORAGE,
-    TEXT,
-    SourceOptions,
-    canonical_names,
-    check_one_of,
-    flag_of,
-    is_store,
-    key_formats,
-    keyspace_of,
-    location_of,
-    zone_in,
-)
+from snapkv.spark import errors, source_options
 from snapkv.spark.source_options import ENGINE as ENGINE
 from snapkv.spark.value_formats import FORMATS, MODES
 from snapkv.store.location import Location
@@ -36,7 +22,7 @@ SNAPSHOT, CHANGES, HISTORY, COMMITS = "snapshot", "changes", "history", "commits
 ALL = (SNAPSHOT, CHANGES, HISTORY, COMMITS)
 KEYED = (SNAPSHOT, CHANGES, HISTORY)
 RANGED = (CHANGES, HISTORY, COMMITS)
-KEY_FORMATS = (TEXT, BINARY)
+KEY_FORMATS = (source_options.TEXT, source_options.BINARY)
 
 # The views that have each option.
 KNOWN: dict[str, tuple[str, ...]] = {
@@ -91,7 +77,7 @@ FOR_STREAMS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss", "res
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions(SourceOptions):
+class ReadOptions(source_options.SourceOptions):
     """What to read, from where, and how its values look."""
 
     view: str
@@ -124,7 +110,7 @@ def parsed(raw: Mapping[str, str]) -> ReadOptions:
     Raises `SourceError` for unknown options (listing the known ones), for options that the view or
     a fleet does not have, for invalid values, and if neither a store nor a fleet is named.
     """
-    texts = canonical_names(raw, KNOWN)
+    texts = source_options.canonical_names(raw, KNOWN)
     if texts.get("startingVersion") == "0":  # where Delta's versions begin
         texts["startingVersion"] = "1"
     view = _view(texts)
@@ -134,7 +120,7 @@ def parsed(raw: Mapping[str, str]) -> ReadOptions:
         if view not in KNOWN.get(name, ALL):
             views = " or ".join(KNOWN[name])
             raise errors.INVALID_OPTION(f"{name} is for {views}, this reads {view}")
-    check_one_of(
+    source_options.check_one_of(
         texts,
         (
             ("timestampAsOf", "versionAsOf"),
@@ -149,9 +135,14 @@ def parsed(raw: Mapping[str, str]) -> ReadOptions:
         location = location_of_fleet(texts)
     else:
         check_without_fleet(texts)
-        location = location_of(texts, raw, FORMAT)
-    options = ReadOptions(location, texts, zone_in(texts), view)
-    _check_values(options)
+        location = source_options.location_of(texts, raw, FORMAT)
+    options = ReadOptions(location, texts, source_options.zone_in(texts), view)
+    for name in _FLAGS:  # also of options that no reader reads later
+        options.flag(name)
+    for name in _COUNTS:
+        options.count(name)
+    for name, choices in _CHOICES.items():
+        options.choice(name, *choices)
     return options
 
 
@@ -164,18 +155,8 @@ def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _check_values(options: ReadOptions) -> None:
-    """Raise `SourceError` for an invalid value, even of an option that no reader reads later."""
-    for name in _FLAGS:
-        options.flag(name)
-    for name in _COUNTS:
-        options.count(name)
-    for name, choices in _CHOICES.items():
-        options.choice(name, *choices)
-
-
 def _view(texts: Mapping[str, str]) -> str:
-    feed = flag_of("readChangeFeed", texts.get("readChangeFeed"), False)
+    feed = source_options.flag_of("readChangeFeed", texts.get("readChangeFeed"), False)
     view = texts.get("view", CHANGES if feed else SNAPSHOT).lower()
     if feed and view != CHANGES:
         raise errors.INVALID_OPTION("give view or readChangeFeed=true, not both")
@@ -195,8 +176,9 @@ def key_text(key: str | bytes, options: Mapping[str, Any], name: str) -> str:
     Raises `SourceError` if keys have another type.
     """
     lowered = {name.lower(): value for name, value in options.items()}
-    format_ = str(lowered.get("keyformat", key_formats("space" in lowered)[0])).lower()
-    kind = bytes if format_ == BINARY else str
+    usual, _ = source_options.key_formats("space" in lowered)
+    is_binary = str(lowered.get("keyformat", usual)).lower() == source_options.BINARY
+    kind = bytes if is_binary else str
     if not isinstance(key, kind):
         raise errors.INVALID_OPTION(
             f"keys are {kind.__name__} here, so {name} must be, too, not {key!r}"
@@ -208,7 +190,7 @@ def span_of(options: ReadOptions) -> KeyRange:
     """Return the range of stored keys; binary ones are hexadecimal. Raises `SourceError`."""
     text = options.is_text
     try:
-        space = keyspace_of(options.location, text=text)
+        space = source_options.keyspace_of(options.location, text=text)
     except SnapKVError as e:
         raise errors.INVALID_OPTION(str(e)) from e
     start, end = space.range_of(space.default_prefix)
@@ -261,10 +243,10 @@ def location_of_fleet(texts: Mapping[str, str]) -> Location:
     Raises `SourceError` for options that only one store has.
     """
     for name in texts:
-        why = _DESCRIBED if name.startswith(STORAGE) else _WHY_NOT.get(name)
+        why = _DESCRIBED if name.startswith(source_options.STORAGE) else _WHY_NOT.get(name)
         if why is not None:
             raise errors.INVALID_OPTION(f"no option {name} with fleet: {why}")
-    if is_store(texts.get("path", "")):
+    if source_options.is_store(texts.get("path", "")):
         raise errors.INVALID_OPTION("give a path or the option fleet, not both")
     if texts.get("keyFormat", "utf8").lower() == "binary":
         raise errors.INVALID_OPTION(f"no keyFormat=binary with fleet: {_TEXT}")
@@ -282,12 +264,12 @@ def check_without_fleet(texts: Mapping[str, str]) -> None:
             raise errors.INVALID_OPTION(f"{name} is for a fleet: give the option fleet, too")
 
 
-def behind_of(options: SourceOptions) -> Behind:
+def behind_of(options: source_options.SourceOptions) -> Behind:
     """Return what a batch does about members without a final state. Raises `SourceError`."""
     return cast(Behind, options.choice("behind", *BEHIND))
 
 
-def policy_of(options: SourceOptions, members: int) -> Policy:
+def policy_of(options: source_options.SourceOptions, members: int) -> Policy:
     """Return how many members must be final at the end of a stream's batch: all, 99%, a number.
 
     Raises `SourceError` for an invalid policy of so many members.

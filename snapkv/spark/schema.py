@@ -138,10 +138,13 @@ class BatchSchema:
 
     def batch(self, found: Arrays) -> pa.RecordBatch:
         """Return columns as a batch. Raises `SourceError` for a NULL in a NOT NULL column."""
-        columns = [_cast(found[field.name], field.type) for field in self.arrow]
-        for field, column in zip(self.arrow, columns, strict=True):
+        columns = []
+        for field in self.arrow:
+            column = found[field.name]
+            column = column if column.type == field.type else column.cast(field.type)
             if column.null_count and not field.nullable:  # Spark would read undefined bytes
                 raise errors.INVALID_SCHEMA(f"{field.name} is NOT NULL in the schema but has NULLs")
+            columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
 
@@ -190,7 +193,3 @@ def mismatch(field: pa.Field, columns: pa.Schema) -> SourceError:
     return errors.INVALID_SCHEMA(
         f"this view has no column {field.name} {spark_name(field.type)}; its columns are: {known}"
     )
-
-
-def _cast(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    return found if found.type == kind else found.cast(kind)
