@@ -47,12 +47,6 @@ def forget(location: Location) -> None:
         found.close()
 
 
-def forget_all() -> None:
-    """Close all locations that this process has open."""
-    while _kept:
-        _kept.popitem()[1].close()
-
-
 def verified_reader(location: Location, store: bytes, mark: Mark) -> Reader:
     """Return this process's reader of a location, after checking that a pinned commit exists.
 

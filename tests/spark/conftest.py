@@ -7,10 +7,10 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
+from direct import forget_all
 from store.engines import ENGINES, SHARED, START_MS, Place
 
 from snapkv import ManualClock
-from snapkv.spark import process_readers
 
 # Before the JVM starts: its workers are whatever `python3` is otherwise.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -88,7 +88,7 @@ def place(request, tmp_path):
     kind = replace(ENGINES[request.param], options={})  # as readers of this process open it
     with Place(kind, tmp_path) as place:
         yield place
-        process_readers.forget_all()
+        forget_all()
 
 
 @pytest.fixture

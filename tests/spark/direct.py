@@ -21,6 +21,12 @@ _pickled = CPickleSerializer()
 ZONE = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
 
+def forget_all() -> None:
+    """Close all locations that this process has open."""
+    while process_readers._kept:
+        process_readers._kept.popitem()[1].close()
+
+
 def handed_over(thing: Any) -> Any:
     """What another process gets of a thing."""
     return _pickled.loads(_pickled.dumps(thing))
@@ -92,7 +98,7 @@ def refused(code: str, url: str, schema: list[tuple] | None = None, **options: A
 
 def new_worker() -> None:
     """From here on this process has opened nothing, as a worker that just began."""
-    process_readers.forget_all()
+    forget_all()
 
 
 def _text(value: Any) -> str:

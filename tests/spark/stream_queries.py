@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from direct import handed_over
+from direct import forget_all, handed_over
 from pyspark.sql import types as T
 
 from snapkv import to_datetime
-from snapkv.spark import process_readers
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
 from snapkv.spark.micro_batches import LIMITS_KNOWN
@@ -58,7 +57,7 @@ class Query:
         passes_start: bool = True,
         **options: Any,
     ) -> None:
-        process_readers.forget_all()
+        forget_all()
         texts = {name: str(value) for name, value in options.items()}
         source = self.format({"path": url, **self.usual, **texts})
         self._schema = schema or source.schema()

@@ -1,7 +1,7 @@
 """Batches of fleets: one cut of all members, which is pinned and never another one."""
 
 import pytest
-from direct import Planned, new_worker
+from direct import Planned, forget_all, new_worker
 from fleets import NAMES, FleetFrame, FleetQuery, Grown, fleet_file, items, read
 from pyspark.sql import types as T
 from reading.tabled import changes_of, commits_of, histories_of
@@ -9,7 +9,7 @@ from store.engines import write_raw
 
 import snapkv
 from snapkv.engine.contract import Put
-from snapkv.spark import fleet_members, process_readers, read_tasks, sessions
+from snapkv.spark import fleet_members, read_tasks, sessions
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.errors import SourceError
 from snapkv.store.location import open_engine
@@ -23,7 +23,7 @@ NOWHERE = "etcd://127.0.0.1:1"
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    process_readers.forget_all()
+    forget_all()
     found.close()
 
 

@@ -4,6 +4,7 @@ import json
 from operator import itemgetter
 
 import pytest
+from direct import forget_all
 from drivers import ended
 from fleets import NAMES, Grown
 from frames import together
@@ -11,7 +12,6 @@ from pyspark.errors import PySparkException
 from reading.tabled import changes_of
 
 import snapkv
-from snapkv.spark import process_readers
 from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    process_readers.forget_all()
+    forget_all()
     found.close()
 
 

@@ -4,13 +4,14 @@ import json
 import random
 
 import pytest
+from direct import forget_all
 from fleets import NAMES, FleetQuery, Grown, fleet_file
 from reading.tabled import FOREVER, changes_of
 from stream_queries import LIMITS, Checkpoint, needs_limits, refused_by
 
 from snapkv import to_datetime
 from snapkv.layout import Mark
-from snapkv.spark import fleet_stream, micro_batches, process_readers
+from snapkv.spark import fleet_stream, micro_batches
 from snapkv.spark.fleet_offsets import At, FleetOffset
 from snapkv.spark.micro_batches import LIMITS_KNOWN
 
@@ -23,7 +24,7 @@ NOWHERE = "etcd://127.0.0.1:1"
 def grown(tmp_path, clock):
     found = Grown(tmp_path, clock)
     yield found
-    process_readers.forget_all()
+    forget_all()
     found.close()
 
 
@@ -295,7 +296,7 @@ def test_a_member_that_is_recreated_between_planning_and_reading(grown):
         query.checkpoint.done += 1
     tasks = query.reader.partitions(json.loads(start), json.loads(end))
     grown.recreate("us")
-    process_readers.forget_all()
+    forget_all()
     (task,) = [task for task in tasks if task.member == "us"]
     assert "member us" in refused_by("STORE_MISMATCH", lambda: list(query.reader.read(task)))
 

@@ -4,7 +4,7 @@ import random
 import subprocess
 
 import pytest
-from direct import columns, read, refused
+from direct import columns, forget_all, read, refused
 from etcd_server import etcd_binary, shared_pool
 from reading.tabled import FOREVER, changes_of, histories_of
 from sampling import some
@@ -13,7 +13,7 @@ from stream_queries import LIMITS, Query
 
 import snapkv
 from snapkv import format_time, to_datetime
-from snapkv.spark import process_readers, sessions
+from snapkv.spark import sessions
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +156,7 @@ def test_history_watch_tables_and_spark_agree():
     try:
         _check_agreement(server)
     finally:
-        process_readers.forget_all()
+        forget_all()
         pool.give_back(server)
 
 
