@@ -33,7 +33,6 @@ from snapkv.archive.state_rows import (
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.bulk_reads import changes, versions_of
-from snapkv.engine.caller_rules import check_piece_rows
 from snapkv.engine.contract import (
     ChangeColumns,
     Columns,
@@ -52,6 +51,7 @@ from snapkv.engine.contract import (
     WatchBatch,
     in_range,
 )
+from snapkv.engine.request_checks import check_piece_rows
 from snapkv.errors import (
     CompactedError,
     FileMissingError,

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.command_output import Output
 from snapkv.cli.commands import App, argument, option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, seconds, takes
 from snapkv.cli.terminal import progress_bar, report, working
 from snapkv.copying import record

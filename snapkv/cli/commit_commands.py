@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from snapkv.cli.command_output import COMMIT_HEADINGS, Output, who_and_why
 from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted
 from snapkv.cli.moments import moment, settled, settled_range
-from snapkv.cli.record_output import COMMIT_HEADINGS, Output, who_and_why
 from snapkv.cli.store_options import (
     CountOption,
     OldestFirst,

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from snapkv.base.text import PREVIEW_CHARS_MAX
 from snapkv.base.waiting import monotonic
+from snapkv.cli.command_output import Output
 from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import (
@@ -24,7 +25,6 @@ from snapkv.cli.formats import (
     tree_json,
     value_json,
 )
-from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import grouped
 from snapkv.cli.terminal import Part, report, report_warning, write_line
 from snapkv.errors import InvalidOptionError

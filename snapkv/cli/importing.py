@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 from snapkv.base.text import LongerNames
+from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
-from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, YesOption, takes, warnings_shown
 from snapkv.cli.terminal import confirm, progress_bar, report, report_longer_names, working
 from snapkv.copying.import_prefix import ImportResult, Progress

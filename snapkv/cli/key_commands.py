@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snapkv.base.text import LongerNames
+from snapkv.cli.command_output import Output, who_and_why
 from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
@@ -25,7 +26,6 @@ from snapkv.cli.formats import (
     version_json,
 )
 from snapkv.cli.moments import moment, settled, settled_range, up_to
-from snapkv.cli.record_output import Output, who_and_why
 from snapkv.cli.store_options import (
     ONE_SLOT,
     AtOption,

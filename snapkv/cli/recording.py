@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.command_output import Output
 from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError, message_of, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, time_json, time_text
-from snapkv.cli.record_output import Output
 from snapkv.cli.server_options import MetricsOption, metrics_served
 from snapkv.cli.store_options import StoreOptions, takes, warnings_shown
 from snapkv.cli.terminal import report, report_error, status_line

@@ -11,10 +11,10 @@ from functools import wraps
 from typing import Annotated, Any
 
 from snapkv.base.files import check_mode
+from snapkv.cli.command_output import FORMATS, Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.pager import paged
-from snapkv.cli.record_output import FORMATS, Output
 from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
 from snapkv.store.location import DEFAULT_NAME, Location

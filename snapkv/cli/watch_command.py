@@ -9,11 +9,11 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Annotated
 
+from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.record_output import COMMIT_HEADINGS, Output
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,

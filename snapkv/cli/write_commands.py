@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 from snapkv.base.text import LongerNames
+from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import StoreOptions, YesOption, takes
 from snapkv.cli.terminal import (
     confirm_found,

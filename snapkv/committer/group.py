@@ -14,8 +14,8 @@ from snapkv.committer.operations import (
     overlap,
 )
 from snapkv.committer.queue import Call
-from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, blamed
 from snapkv.engine.contract import Engine, Txn
+from snapkv.engine.request_checks import OP_OVERHEAD_BYTES, blamed
 from snapkv.errors import CommitTooLargeError
 from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout, pack_meta
 from snapkv.model import Ops, Stamp

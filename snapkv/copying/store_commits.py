@@ -32,7 +32,6 @@ import msgpack
 
 from snapkv.base.waiting import monotonic, pause
 from snapkv.committer.operations import nest, nested_max
-from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, op_bytes, shown_key
 from snapkv.engine.contract import (
     REVISION_MAX,
     Compare,
@@ -46,6 +45,7 @@ from snapkv.engine.contract import (
     Target,
     Txn,
 )
+from snapkv.engine.request_checks import OP_OVERHEAD_BYTES, op_bytes, shown_key
 from snapkv.errors import (
     CommitTooLargeError,
     CorruptStoreError,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from snapkv.base.waiting import bounded, check_in_time, monotonic
-from snapkv.engine.caller_rules import check_limits
 from snapkv.engine.contract import (
     ChangeColumns,
     Columns,
@@ -21,6 +20,7 @@ from snapkv.engine.contract import (
     Versions,
     WatchBatch,
 )
+from snapkv.engine.request_checks import check_limits
 from snapkv.errors import EngineUnavailableError
 
 REPLAY_WAIT_S = 30.0

@@ -22,7 +22,6 @@ from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic
 from snapkv.engine.bulk_reads import EngineBase, versions_of
-from snapkv.engine.caller_rules import check_distinct, check_piece_rows, is_id, new_id, ttl_ns_of
 from snapkv.engine.contract import (
     ALL_KEYS_END,
     EngineLimits,
@@ -43,6 +42,7 @@ from snapkv.engine.contract import (
     in_range,
 )
 from snapkv.engine.embedded import apply
+from snapkv.engine.request_checks import check_distinct, check_piece_rows, is_id, new_id, ttl_ns_of
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,

@@ -17,7 +17,7 @@ from snapkv.errors import EngineUnavailableError, SnapKVError
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:
-    from snapkv.fleet.link import MemberLink
+    from snapkv.fleet.member_link import MemberLink
 
 Archive = TypeVar("Archive", bound="MemberLink")
 _MARK = f"/{FOLDER}/"

@@ -22,8 +22,8 @@ from snapkv.fleet import merged_logs
 from snapkv.fleet.description import members_of
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.fleet_watch import HOLD_BYTES, FleetWatch
-from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, chosen, named, one_of
+from snapkv.fleet.member_link import AWAY
 from snapkv.fleet.members import (
     Behind,
     HistorySpan,

@@ -24,8 +24,8 @@ from snapkv.base.concurrency import ThreadCondition
 from snapkv.base.lifecycle import Closing, renew_in_children
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError, another
-from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import named
+from snapkv.fleet.member_link import AWAY
 from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.token import TokenCut, TokenPlace, check_store, encoded
 from snapkv.layout import Mark

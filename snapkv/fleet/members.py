@@ -25,8 +25,8 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.fleet.link import AWAY, CLOSED, MemberLink
 from snapkv.fleet.member import Member, named
+from snapkv.fleet.member_link import AWAY, CLOSED, MemberLink
 from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import LATE, Pin, Seen, State
 from snapkv.times import TIMESTAMP_MAX, physical_ms

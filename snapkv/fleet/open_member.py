@@ -16,8 +16,8 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.fleet.agreement import RESTORED
-from snapkv.fleet.link import AWAY, SILENT, MemberLink
 from snapkv.fleet.member import named, naming
+from snapkv.fleet.member_link import AWAY, SILENT, MemberLink
 from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from snapkv.engine.contract import SCAN, KeyValue, Page, PageForm
 from snapkv.errors import CompactedError, SnapKVError
-from snapkv.fleet.link import MemberLink
 from snapkv.fleet.member import named, naming
+from snapkv.fleet.member_link import MemberLink
 from snapkv.layout import Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot, StateReads

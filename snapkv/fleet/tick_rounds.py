@@ -33,8 +33,8 @@ from snapkv.base.lifecycle import Closing, renew_in_children
 from snapkv.base.waiting import monotonic
 from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock
 from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError, StoreClosedError
-from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, named
+from snapkv.fleet.member_link import AWAY
 from snapkv.fleet.members import Members
 from snapkv.fleet.open_member import OpenMember
 from snapkv.fleet.pin import LATE, Pin

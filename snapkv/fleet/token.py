@@ -13,8 +13,8 @@ from snapkv.errors import (
     StoreRecreatedError,
     StoreRestoredError,
 )
-from snapkv.fleet.link import MemberLink
 from snapkv.fleet.member import named
+from snapkv.fleet.member_link import MemberLink
 from snapkv.fleet.pin import Pin
 from snapkv.layout import Mark
 from snapkv.times import TIMESTAMP_MAX

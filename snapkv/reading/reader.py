@@ -25,7 +25,7 @@ from snapkv.errors import (
 from snapkv.hooks import FailoverEvent, Notifier, WatchEvent
 from snapkv.layout import FormatRecord, Layout
 from snapkv.model import Changes
-from snapkv.reading.metered import Meter
+from snapkv.reading.lookup_meter import Meter
 from snapkv.reading.snapshot import StateReads
 from snapkv.timeline import RESTORES_MAX, RevisionPolicy, Timeline
 from snapkv.times import (

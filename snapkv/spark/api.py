@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapkv.spark import errors
-from snapkv.spark import native as native_files
+from snapkv.spark import native_parquet as native_files
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.functions import FUNCTIONS
 from snapkv.spark.read_options import key_text, option_texts, parsed

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 from snapkv.base.clocks import SystemClock
 from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import MembersBehindError, another
-from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member
+from snapkv.fleet.member_link import AWAY
 from snapkv.layout import Mark
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, micro_batches

@@ -19,7 +19,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import Mark, prefix_end
 from snapkv.reading.deadline import within
-from snapkv.reading.metered import Lookups
+from snapkv.reading.lookup_meter import Lookups
 from snapkv.reading.watches import StoreWatch
 from snapkv.store.store_writer import StoreWriter
 from snapkv.times import physical_ms

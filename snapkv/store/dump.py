@@ -19,8 +19,8 @@ import msgpack
 
 from snapkv.base import files
 from snapkv.base.files import FilePath
-from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, shown_key
 from snapkv.engine.contract import SCAN
+from snapkv.engine.request_checks import OP_OVERHEAD_BYTES, shown_key
 from snapkv.errors import (
     CommitTooLargeError,
     CorruptStoreError,

@@ -43,7 +43,7 @@ from snapkv.layout import FormatRecord, Layout, RawKeyspace, StampRecord, raw_ke
 from snapkv.model import K, V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
-from snapkv.reading.metered import Meter
+from snapkv.reading.lookup_meter import Meter
 from snapkv.reading.observed_prefix import Observed, Observer
 from snapkv.reading.reader import Reader
 from snapkv.store.location import COMMON_OPTIONS, DEFAULT_NAME, Location, open_engine

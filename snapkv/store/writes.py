@@ -11,8 +11,8 @@ from snapkv.codecs import Codec, T
 from snapkv.committer import listed, pairs
 from snapkv.committer.group import MEMBERS_MAX, STAMP_BYTES_MAX
 from snapkv.committer.operations import guards_max, nested_max
-from snapkv.engine.caller_rules import OP_OVERHEAD_BYTES, blamed, op_bytes
 from snapkv.engine.contract import Delete, Put, Txn
+from snapkv.engine.request_checks import OP_OVERHEAD_BYTES, blamed, op_bytes
 from snapkv.errors import CommitTooLargeError, InvalidOptionError, InvalidTypeError
 from snapkv.layout import Keyspace, prefix_end, space_name, stored_space_name
 from snapkv.model import Build, Commit, Guard, K, Ops, Scalar, SpaceOps, Stamp, Updated, V

@@ -20,11 +20,11 @@ from snapkv.base.extras import requires_extra
 with requires_extra("ui", "the page"):
     from snapkv.rendering import Redaction
     from snapkv.ui.application import ui_server
-    from snapkv.ui.context import Context, Site
     from snapkv.ui.extra_views import ExtraViews, Link
     from snapkv.ui.fleet.site import FleetSite
     from snapkv.ui.page_source import Source
     from snapkv.ui.rendered_values import Rendering
+    from snapkv.ui.request_context import Context, Site
     from snapkv.ui.store_views import Page
 
 __all__ = [

@@ -20,12 +20,12 @@ from starlette.types import Receive, Scope, Send
 from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
-from snapkv.ui import key_listings, pages
-from snapkv.ui.context import Context, Site
+from snapkv.ui import key_listings, page_answers
 from snapkv.ui.fleet.fleet_views import FLEET_VIEWS
 from snapkv.ui.fleet.site import FleetContext, FleetSite
 from snapkv.ui.live_commits import EventStreams
 from snapkv.ui.page_text import form_text_of
+from snapkv.ui.request_context import Context, Site
 from snapkv.ui.store_views import Page, restore, stepped, view_of
 from snapkv.ui.url_state import State
 from snapkv.web import FORM, HOST, TOKEN, USER, Listener, Login, Server, protected
@@ -81,7 +81,9 @@ class Application:
         if method == "POST" and path == "/restore":
             return await self._restored(request)
         if method not in ("GET", "HEAD"):
-            return pages.error_answer(405, "this page takes GET", headers={"Allow": "GET, HEAD"})
+            return page_answers.error_answer(
+                405, "this page takes GET", headers={"Allow": "GET, HEAD"}
+            )
         as_json = path.endswith(".json")
         plain = path.removesuffix(".json")
         state = State.of("/" if plain in self._first else plain, request.scope["query_string"])
@@ -90,7 +92,9 @@ class Application:
             return RedirectResponse(state.url(), 303)
         beside = path in OF_STORES and not (path == "/live/events" and method == "HEAD")
         if view is None and not beside:
-            return pages.error_answer(404, f"no page has the path {path[:200]}", as_json=as_json)
+            return page_answers.error_answer(
+                404, f"no page has the path {path[:200]}", as_json=as_json
+            )
         if isinstance(self._site, FleetSite) and not state["member"]:
             return await self._of_fleet(self._site, state, as_json)
         site = await self._site_of(state["member"])
@@ -110,9 +114,9 @@ class Application:
         def made(share: int) -> Response:
             part = replace(c, state=replace(c.state, share=share))
             page = view(part)
-            return pages.page_json(page) if as_json else pages.page_html(part, page)
+            return page_answers.page_json(page) if as_json else page_answers.page_html(part, page)
 
-        return await self._in_thread(lambda: pages.fitting(made, as_json=as_json))
+        return await self._in_thread(lambda: page_answers.fitting(made, as_json=as_json))
 
     # --- fleets ---
 
@@ -168,7 +172,7 @@ class Application:
         if last and since is None:
             raise InvalidOptionError(f"Last-Event-ID {last[:40]!r} is not a timestamp")
         if self.streams.full:
-            return pages.error_answer(503, "too many pages follow this server")
+            return page_answers.error_answer(503, "too many pages follow this server")
         events = self.streams.events(context.site.hub, since, context.state["prefix"])
         return StreamingResponse(events, media_type="text/event-stream")
 
@@ -180,7 +184,9 @@ class Application:
         site = await self._site_of(member)
         restores, user = site.restores, _user(request)
         if restores is None:
-            return pages.error_answer(403, "restoring from this page is off: see --allow-restore")
+            return page_answers.error_answer(
+                403, "restoring from this page is off: see --allow-restore"
+            )
         timestamp, head = _number(form, "timestamp"), _number(form, "head")
         prefix, note = form_text_of(form.get("prefix", "")), form.get("note", "")
 
@@ -195,7 +201,7 @@ class Application:
                     writer=site.writer if user is None else user,
                 )
             except SnapKVError as e:
-                status = pages.status_of(e)
+                status = page_answers.status_of(e)
                 if status not in (400, 409):
                     raise
                 fields = {"at": str(timestamp), "prefix": prefix, "member": member}
@@ -205,11 +211,11 @@ class Application:
                 def again(share: int) -> Response:
                     context = Context(site, replace(state, share=share), user, token)
                     page = restore(context)
-                    return pages.page_html(
+                    return page_answers.page_html(
                         context, replace(page, more={**page.more, **more}), status
                     )
 
-                return pages.fitting(again)
+                return page_answers.fitting(again)
             url = State("/commit").url(at=commit.ts, member=member)
             return RedirectResponse(url, 303)
 
@@ -228,22 +234,22 @@ class Application:
                 body = files(package).joinpath("assets", name).read_bytes()
                 headers = {"Cache-Control": "max-age=300"}
                 return Response(body, media_type=assets[name], headers=headers)
-        return pages.error_answer(404, "no file has this name")
+        return page_answers.error_answer(404, "no file has this name")
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        status = pages.status_of(error, self._site.extra_views or ())
+        status = page_answers.status_of(error, self._site.extra_views or ())
         if status is None:
             LOGGER.error("a page failed: %s", request.url.path, exc_info=error)
-            return pages.error_answer(500, "this page has a bug; the server's log says more")
+            return page_answers.error_answer(500, "this page has a bug; the server's log says more")
         member = getattr(error, "member", None)  # of a fleet, which it is about
         reason = str(error) if member is None else f"{member}: {error}"
         if request.url.path.endswith(".json"):
-            return pages.error_answer(status, reason, as_json=True)
+            return page_answers.error_answer(status, reason, as_json=True)
         fleet = self._site if isinstance(self._site, FleetSite) else None
         try:
             failed = State.of(request.url.path, request.scope["query_string"])
         except InvalidOptionError:
-            return pages.error_answer(status, reason, fleet=fleet)
+            return page_answers.error_answer(status, reason, fleet=fleet)
         has_bar = fleet is None or failed["member"] in fleet.names
         if status in BAR_STATUSES and has_bar and view_of(self._site.extra_views, failed.path):
             fields = {name: failed[name] for name in BAR_FIELDS if failed.has(name)}
@@ -252,10 +258,12 @@ class Application:
 
                 def made(share: int) -> Response:
                     c = Context(site, State(failed.path, fields, share=share))
-                    return pages.error_answer(status, reason, c=c, failed=failed, fleet=fleet)
+                    return page_answers.error_answer(
+                        status, reason, c=c, failed=failed, fleet=fleet
+                    )
 
-                return await self._in_thread(lambda: pages.fitting(made))
-        return pages.error_answer(status, reason, failed=failed, fleet=fleet)
+                return await self._in_thread(lambda: page_answers.fitting(made))
+        return page_answers.error_answer(status, reason, failed=failed, fleet=fleet)
 
 
 def _user(request: Request) -> str | None:

@@ -13,12 +13,12 @@ from snapkv.rendering import Blame
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered_values
 from snapkv.ui.commit_list import STEPS_MAX, CommitSummary, commit_at, steps_back, steps_on
-from snapkv.ui.context import Context
 from snapkv.ui.extra_views import ExtraViews
 from snapkv.ui.fleet.site import FleetContext
 from snapkv.ui.key_differences import CHILDREN_MAX, ROWS_MAX, Row, differences, row
 from snapkv.ui.key_listings import HITS_MAX, NODES_MAX, level, search
 from snapkv.ui.key_versions import VERSIONS_MAX, version_at, versions_back, with_bytes
+from snapkv.ui.request_context import Context
 from snapkv.ui.restore_preview import ROWS_MAX as PREVIEWED_MAX
 from snapkv.ui.url_state import State
 

@@ -9,8 +9,8 @@ import snapkv
 from snapkv.committer import compile_operations
 from snapkv.committer.group import CommitGroup
 from snapkv.committer.operations import guards_max, nest
-from snapkv.engine.caller_rules import check_distinct, check_limits
 from snapkv.engine.contract import Delete, EngineLimits, Put, Txn
+from snapkv.engine.request_checks import check_distinct, check_limits
 from snapkv.errors import (
     CommitTooLargeError,
     InvalidKeyError,

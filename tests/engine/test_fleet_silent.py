@@ -4,14 +4,14 @@ import pytest
 
 import snapkv
 from snapkv.errors import ReadTimeoutError
-from snapkv.fleet import link
+from snapkv.fleet import member_link
 from snapkv.fleet.open_member import OpenMember
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_member_that_falls_silent_is_waited_for_once(etcd, tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "AWAY_S", 600.0)
+    monkeypatch.setattr(member_link, "AWAY_S", 600.0)
     other = f"lmdb:{tmp_path / 'other'}"
     with snapkv.open(etcd.url) as one, snapkv.open(other) as two:
         for store in (one, two):

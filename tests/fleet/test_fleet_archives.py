@@ -20,7 +20,7 @@ from snapkv.errors import (
     SnapKVError,
 )
 from snapkv.fleet import open_member
-from snapkv.fleet.link import Silence
+from snapkv.fleet.member_link import Silence
 
 MANY = 1_000 if SOAK else 200
 

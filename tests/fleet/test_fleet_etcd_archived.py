@@ -14,7 +14,7 @@ from sampling import some
 import snapkv
 from snapkv import MembersBehindError, SnapshotKV
 from snapkv.errors import EngineUnavailableError, StoreRestoredError
-from snapkv.fleet.link import Silence
+from snapkv.fleet.member_link import Silence
 
 from .oracle import History, events_of
 

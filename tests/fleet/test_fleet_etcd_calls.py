@@ -13,7 +13,7 @@ from etcd_server import EtcdPool, EtcdServer
 import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.errors import EngineUnavailableError
-from snapkv.fleet import link, open_member
+from snapkv.fleet import member_link, open_member
 from snapkv.timeline import Timeline
 
 TIMEOUT_S = 0.5
@@ -120,7 +120,7 @@ def test_a_read_of_a_silent_member_ends_in_time_and_names_it(
 def test_moments_do_not_wait_again_for_a_member_that_was_silent(
     etcd: EtcdServer, other: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "AWAY_S", 60.0)
+    monkeypatch.setattr(member_link, "AWAY_S", 60.0)
     asked: list[str] = []
     plain = open_member.OpenMember._pinned
 

@@ -101,7 +101,7 @@ CLIENTS = {
         "cdcmeta.scheduler.transport.grpc_post",
     },
     "anyio": {"cdcmeta.couch_http", "snapkv.ui"},
-    "jinja2": {"snapkv.ui.pages"},
+    "jinja2": {"snapkv.ui.page_answers"},
     "markupsafe": {"cdcmeta.ui", "snapkv.ui"},
     "starlette": {"cdcmeta.couch_http", "snapkv.ui", "snapkv.web"},
     "httptools": {"snapkv.web.client_connection"},

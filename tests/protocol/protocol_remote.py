@@ -20,7 +20,6 @@ import pytest
 from chains import check_ends
 
 import snapkv
-from snapkv.engine.caller_rules import check_distinct
 from snapkv.engine.contract import (
     EngineLimits,
     GetResult,
@@ -37,6 +36,7 @@ from snapkv.engine.contract import (
     one_of,
 )
 from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
+from snapkv.engine.request_checks import check_distinct
 from snapkv.errors import EngineUnavailableError, SnapKVError, StoreClosedError
 from snapkv.store import location
 

@@ -12,7 +12,7 @@ from fleet_runs import explored, play
 from snapkv.committer.request import SentRequest
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.fleet_watch import FleetWatch, MemberFollower
-from snapkv.fleet.link import MemberLink
+from snapkv.fleet.member_link import MemberLink
 from snapkv.fleet.open_member import OpenMember
 from snapkv.timeline.continuity import Continuity, ContinuousWatcher
 from snapkv.timeline.tracker import Tracker

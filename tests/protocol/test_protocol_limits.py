@@ -18,9 +18,9 @@ from snapkv.committer.operations import (
     overlap,
     without_keys,
 )
-from snapkv.engine.caller_rules import op_bytes
 from snapkv.engine.contract import Delete, EngineLimits, Op, Put, Range, Txn
 from snapkv.engine.memory import MemoryEngine
+from snapkv.engine.request_checks import op_bytes
 from snapkv.layout import Layout
 
 ETCD = EngineLimits(8 << 10, 1_536 << 10, request_bytes=1_536 << 10, ops_per_list=128)

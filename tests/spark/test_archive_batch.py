@@ -24,7 +24,7 @@ from snapkv.engine.etcd import scan
 from snapkv.engine.lmdb import columns
 from snapkv.spark import (
     SourceError,
-    native,
+    native_parquet,
     read_changes,
     read_history,
     read_snapshot,
@@ -329,7 +329,7 @@ def test_a_dataframe_shows_the_same_after_commits_and_merges(spark, ann):
 def test_the_faster_way_is_chosen(spark, ann, monkeypatch):
     _, url, _ = ann
     assert "BatchScan" in plan_of(read_snapshot(spark, url)), "three changes of three rows"
-    monkeypatch.setattr(native, "DELTA_SHARE", 1)
+    monkeypatch.setattr(native_parquet, "DELTA_SHARE", 1)
     assert "BatchScan" not in plan_of(read_snapshot(spark, url))
     assert "BatchScan" not in plan_of(read_snapshot(spark, url, "rev:3"))
     assert "BatchScan" not in plan_of(read_changes(spark, url, "rev:3"))

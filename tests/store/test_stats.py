@@ -6,7 +6,7 @@ import pytest
 
 import snapkv
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreClosedError
-from snapkv.reading.metered import Lookups
+from snapkv.reading.lookup_meter import Lookups
 
 from .wrapping import Counting, wrap_engines
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from snapkv.cli.tour import filling, place
+from snapkv.cli.tour import filling, tour_store
 from snapkv.cli.tour.examiner import AskedDate, TourReport
 from system.everything import clone_archived
 from system.everything.clone_exam import filled
@@ -22,7 +22,7 @@ def asked(repo: Repo, folder: Path) -> tuple[TourReport, list[AskedDate], list[A
     """Return the report of an archive, all moments, and those that the store has compacted."""
     (toured,) = clones_of([str(repo.path)], NOW_MS)
     with filled(toured, str(folder)) as (examiner, _):
-        compacted = clone_archived.ask(examiner, place.REQUEST_BYTES_MAX)
+        compacted = clone_archived.ask(examiner, tour_store.REQUEST_BYTES_MAX)
         return examiner.report, examiner.moments, compacted
 
 

@@ -10,7 +10,7 @@ import pytest
 from etcd_server import EtcdServer
 
 import snapkv
-from snapkv.cli.tour import place
+from snapkv.cli.tour import tour_store
 from snapkv.cli.tour.examiner import TourReport
 from system.everything.clone_exam import filled
 from system.everything.clone_sparked import SparkAnswer, ask, started
@@ -43,7 +43,7 @@ def asked(repo: Repo, path: str, name: str = "default") -> tuple[TourReport, lis
     """Return the report of Spark, and its answers."""
     (toured,) = clones_of([str(repo.path)], NOW_MS)
     with filled(toured, path) as (examiner, _), started() as spark:
-        answers = ask(examiner, place.url_of(path), name, spark)
+        answers = ask(examiner, tour_store.url_of(path), name, spark)
         return examiner.report, answers
 
 
@@ -79,7 +79,7 @@ def test_sha256_repositories(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("_one_spark")
 def test_on_etcd(simple: Repo, etcd: EtcdServer) -> None:
-    report, answers = asked(simple, etcd.url, place.ETCD_NAME)
+    report, answers = asked(simple, etcd.url, tour_store.ETCD_NAME)
     assert report.mismatches == []
     assert [each.equal for each in answers] == [True, True]
 

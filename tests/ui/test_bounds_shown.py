@@ -6,7 +6,7 @@ import pytest
 import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.ui import views
-from snapkv.ui.pages import PAGE_BYTES_MAX
+from snapkv.ui.page_answers import PAGE_BYTES_MAX
 
 from .served import Served
 

@@ -13,7 +13,7 @@ from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX
 from snapkv.reading import history
 from snapkv.ui import FleetSite, key_versions, rendered_values, store_views
 from snapkv.ui.fleet.fleet_views import FLEET_VIEWS
-from snapkv.ui.pages import PAGE_BYTES_MAX
+from snapkv.ui.page_answers import PAGE_BYTES_MAX
 from snapkv.ui.store_views import VIEWS
 
 from .served import FleetServed, Page, Served, crawled

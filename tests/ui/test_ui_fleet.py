@@ -9,7 +9,7 @@ import pytest
 
 import snapkv
 from snapkv.errors import MembersBehindError, SnapKVError, StoreRestoredError
-from snapkv.fleet import link
+from snapkv.fleet import member_link
 from snapkv.fleet.open_member import OpenMember
 from snapkv.times import format_time, physical_ms
 from snapkv.ui import FleetSite, Redaction
@@ -281,11 +281,13 @@ def test_a_member_that_is_away_is_named_and_the_others_go_on(served, shop):
 
 def test_pages_do_not_ask_a_member_that_is_away_again_and_again(served, fleet, monkeypatch):
     served.page("/")
-    opened, opening = [], link.open_to_read
+    opened, opening = [], member_link.open_to_read
     monkeypatch.setattr(
-        link, "open_to_read", lambda *args, **said: opened.append(args) or opening(*args, **said)
+        member_link,
+        "open_to_read",
+        lambda *args, **said: opened.append(args) or opening(*args, **said),
     )
-    monkeypatch.setattr(link, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(member_link, "monotonic", lambda: 0.0)
     for url in ("/", "/changes", "/key?key=image"):
         assert "away" in served.page(url).text
     served.page("/keys?member=away", 503)

@@ -12,8 +12,8 @@ from snapkv.ui.commit_list import commit_at, steps_back, steps_on
 from snapkv.ui.key_differences import child_of, differences, kind_of
 from snapkv.ui.key_listings import level, search
 from snapkv.ui.key_versions import versions_back
+from snapkv.ui.page_answers import status_of
 from snapkv.ui.page_source import Source
-from snapkv.ui.pages import status_of
 from snapkv.ui.time_bar import bar, span_of
 from snapkv.ui.url_state import State
 

@@ -20,9 +20,9 @@ from cdcmeta.scheduler.protocol.messages import Envelope, KnownOwner
 from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.scheduler.runtime.changefeed_records import RUNNING, Changefeed, Registration
 from cdcmeta.scheduler.runtime.cluster_view import Registry
+from cdcmeta.scheduler.runtime.leader_term import GRACE_S, OwnerWrites, Term
 from cdcmeta.scheduler.runtime.reports import CaptureStatus, Reporter
 from cdcmeta.scheduler.runtime.stores_and_sinks import Stores, open_sink, open_source, origin_of
-from cdcmeta.scheduler.runtime.term import GRACE_S, OwnerWrites, Term
 from cdcmeta.scheduler.transport.mailbox import Post
 from snapkv import Leader, SnapKVError, SnapshotKV
 from snapkv.base.waiting import StopEvent, monotonic, pause, pause_unless

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple, cast
 
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.command_output import Output
 from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import counted, time_text
-from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import grouped, seconds, warnings_shown
 from snapkv.cli.terminal import patience, report, report_warning
 from snapkv.clock import HybridClock

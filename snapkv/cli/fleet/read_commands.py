@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument
 from snapkv.cli.commit_commands import LogOptions, write_log
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
@@ -37,7 +38,6 @@ from snapkv.cli.key_commands import (
     write_versions,
 )
 from snapkv.cli.moments import moment
-from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import (
     AtOption,
     KeyArgument,

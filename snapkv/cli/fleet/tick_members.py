@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import typer
 
+from snapkv.cli.command_output import Output
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, listed, of_fleet
 from snapkv.cli.formats import Json, counted, time_json, time_text
-from snapkv.cli.record_output import Output
 from snapkv.cli.store_options import CountOption, StoreOptions, takes, warnings_shown
 from snapkv.cli.terminal import report, report_error, status_line
 from snapkv.cli.tick_command import EveryOption, QuietOption, Stop, beats, period

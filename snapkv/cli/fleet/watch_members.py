@@ -14,12 +14,12 @@ import typer
 
 from snapkv.base.files import readable, written
 from snapkv.base.waiting import monotonic
+from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
 from snapkv.cli.formats import Json, change_json, time_json, written_change_json
 from snapkv.cli.moments import moment
-from snapkv.cli.record_output import COMMIT_HEADINGS, Output
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
@@ -33,7 +33,7 @@ from snapkv.cli.tick_command import Stop
 from snapkv.cli.watch_command import IdleOption, WatchSinceOption, changes_json, write_changes
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
 from snapkv.fleet.fleet_watch import FleetChanges, FleetWatch, Late
-from snapkv.fleet.link import SILENT
+from snapkv.fleet.member_link import SILENT
 from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
 from snapkv.model import Change, Changes
 from snapkv.reading.log import values_before

@@ -20,7 +20,7 @@ import snapkv
 from snapkv.base.waiting import perf_counter
 from snapkv.cli.tour.filling import OVERHEAD_BYTES, TREE_PREFIX, GitTimeline, key_of
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, GitChange, TreeEntry, object_id
-from snapkv.cli.tour.place import COMMIT_KEY, SPACE
+from snapkv.cli.tour.tour_store import COMMIT_KEY, SPACE
 from snapkv.times import end_of_ms
 
 DATES_ASKED = 200

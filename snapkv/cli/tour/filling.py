@@ -23,7 +23,7 @@ import snapkv
 from snapkv.base.waiting import perf_counter
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, Clone, GitCommit, TourError
-from snapkv.cli.tour.place import COMMIT_KEY, SPACE, imported_last
+from snapkv.cli.tour.tour_store import COMMIT_KEY, SPACE, imported_last
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import CommitTooLargeError, ConflictError
 from snapkv.layout import NOTE_BYTES_MAX, Layout

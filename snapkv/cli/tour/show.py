@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from snapkv.cli.command_output import AlignedTable
 from snapkv.cli.commands import gives, option
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted, key_text
-from snapkv.cli.record_output import AlignedTable
 from snapkv.cli.terminal import progress_bar, report, report_error, write_line
-from snapkv.cli.tour import filling, place
+from snapkv.cli.tour import filling, tour_store
 from snapkv.cli.tour.examiner import AskedDate, Examiner, TourReport
 from snapkv.cli.tour.filling import GitTimeline, Imported, shown_oid
 from snapkv.cli.tour.git import Clone, TourError
@@ -84,12 +84,12 @@ def tour(
 def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | None) -> TourReport:
     clone = Clone(path)
     timeline = GitTimeline.of(clone)
-    folder = place.store_path(clone, store_given)
-    request_bytes_max = bytes_max or place.request_bytes_default(folder)
+    folder = tour_store.store_path(clone, store_given)
+    request_bytes_max = bytes_max or tour_store.request_bytes_default(folder)
     if again:
-        place.remove_store(folder)
+        tour_store.remove_store(folder)
     say("bold", f"{clone.root} at {shown_oid(clone.head)}")
-    with place.open_tour_store(folder, request_bytes_max=request_bytes_max) as (store, clock):
+    with tour_store.open_tour_store(folder, request_bytes_max=request_bytes_max) as (store, clock):
         with progress_bar("importing", after_s=0.0) as move:
             done = filling.import_history(
                 store,
@@ -118,7 +118,7 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
 
 
 def _report_imported(done: Imported, timeline: GitTimeline, folder: str) -> None:
-    where = place.url_of(folder)
+    where = tour_store.url_of(folder)
     if done.before:
         say("", f"{where} holds {counted(done.before, 'commit')} of an earlier tour")
     if done.undone:
@@ -170,8 +170,8 @@ def _examine(examiner: Examiner, done: Imported, request_bytes_max: int) -> None
 
 def _report_next(examiner: Examiner, folder: str) -> None:
     """Show commands that work on this very store."""
-    name = f" --name {place.name_of(folder)}" if place.in_etcd(folder) else ""
-    store = f"snapkv --store {shlex.quote(place.url_of(folder))}{name}"
+    name = f" --name {tour_store.name_of(folder)}" if tour_store.in_etcd(folder) else ""
+    store = f"snapkv --store {shlex.quote(tour_store.url_of(folder))}{name}"
     then, now = examiner.then_and_now()
     commands = [f"{store} log -n 5", f"{store} ls --at {format_time(then.ts)}"]
     if key := _telling_key(examiner, then):

@@ -14,14 +14,6 @@ from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, monotonic
 from snapkv.engine.bulk_reads import EngineBase, versions_of
-from snapkv.engine.caller_rules import (
-    blamed,
-    check_distinct,
-    check_piece_rows,
-    is_id,
-    shown_key,
-    ttl_ns_of,
-)
 from snapkv.engine.contract import (
     Columns,
     EngineLimits,
@@ -60,6 +52,14 @@ from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, RangeSplitter, Scan
 from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.engine.etcd.server import ServerClock
 from snapkv.engine.etcd.watch_stream import EtcdWatcher
+from snapkv.engine.request_checks import (
+    blamed,
+    check_distinct,
+    check_piece_rows,
+    is_id,
+    shown_key,
+    ttl_ns_of,
+)
 
 # --- the compacted revision: etcd has no call for it, but two whose answers show it ---
 

@@ -14,7 +14,6 @@ from operator import itemgetter
 from threading import get_ident
 from typing import TypeVar
 
-from snapkv.engine.caller_rules import check_piece_rows
 from snapkv.engine.contract import (
     GetResult,
     Header,
@@ -47,6 +46,7 @@ from snapkv.engine.lmdb.records import (
     span_of,
 )
 from snapkv.engine.lmdb.walking import FoundRecords, Walk, key_after, seek, unescaped
+from snapkv.engine.request_checks import check_piece_rows
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
 _BE64 = struct.Struct(">Q")

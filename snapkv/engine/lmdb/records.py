@@ -33,9 +33,9 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-from snapkv.engine.caller_rules import shown_key
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.engine.lmdb.client import MAX_KEY_BYTES
+from snapkv.engine.request_checks import shown_key
 from snapkv.errors import CorruptStoreError, InvalidKeyError
 
 FORMAT, LEASED_FORMAT = 1, 2

@@ -12,14 +12,6 @@ from typing import TypeAlias, TypeVar
 
 from snapkv.base.clocks import boot_tag, uptime_ns
 from snapkv.base.waiting import pause
-from snapkv.engine.caller_rules import (
-    check_distinct,
-    check_limits,
-    is_id,
-    measure,
-    new_id,
-    ttl_ns_of,
-)
 from snapkv.engine.contract import (
     EngineLimits,
     Header,
@@ -38,6 +30,14 @@ from snapkv.engine.lmdb import client, reading, records
 from snapkv.engine.lmdb.environment import Environment, Transaction
 from snapkv.engine.lmdb.leases import Leases, is_due
 from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, StoredState
+from snapkv.engine.request_checks import (
+    check_distinct,
+    check_limits,
+    is_id,
+    measure,
+    new_id,
+    ttl_ns_of,
+)
 from snapkv.errors import (
     CompactedError,
     CorruptStoreError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapkv.ui.context import word_of
 from snapkv.ui.fleet.member_answers import (
     FleetDifferences,
     SameValue,
@@ -16,6 +15,7 @@ from snapkv.ui.fleet.member_answers import (
 )
 from snapkv.ui.fleet.site import FleetContext
 from snapkv.ui.key_differences import CHANGED, ROWS_MAX, Row
+from snapkv.ui.request_context import word_of
 from snapkv.ui.store_views import (
     OPEN_BYTES_MAX,
     OPEN_MAX,

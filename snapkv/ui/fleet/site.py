@@ -12,18 +12,18 @@ from markupsafe import Markup
 
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.fleet.fleet import Fleet
-from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, chosen, location_of, named
+from snapkv.fleet.member_link import AWAY
 from snapkv.fleet.open_member import OpenMember
 from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction
 from snapkv.store.open import Keys, open_to_read
 from snapkv.times import pack, physical_ms
-from snapkv.ui.context import BUDGET_S, Membership, PageRequest, Site, word_of
 from snapkv.ui.extra_views import ExtraViews, installed
 from snapkv.ui.page_source import Source, typed
 from snapkv.ui.page_text import time_html
 from snapkv.ui.rendered_values import Rendering
+from snapkv.ui.request_context import BUDGET_S, Membership, PageRequest, Site, word_of
 from snapkv.ui.time_bar import ALL, span_until
 from snapkv.ui.url_state import State
 

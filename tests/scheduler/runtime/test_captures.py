@@ -8,7 +8,7 @@ from etcd_server import eventually
 
 import snapkv
 from cdcmeta.scheduler import Limits
-from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
+from cdcmeta.scheduler.runtime import Capture, Changefeeds, leader_term
 from cdcmeta.scheduler.runtime import capture as capture_module
 from cdcmeta.scheduler.runtime.cluster_view import ClusterView, Gone
 from cdcmeta.scheduler.transport.local import LocalNetwork
@@ -126,7 +126,7 @@ def test_a_pause_stops_and_a_resume_goes_on(cluster):
 
 def test_a_capture_that_joins_gets_its_share_soon(cluster, monkeypatch):
     """The balance is checked each minute, and soon after a capture has joined."""
-    monkeypatch.setattr(term, "JOINED_US", 200_000)
+    monkeypatch.setattr(leader_term, "JOINED_US", 200_000)
     cluster.start("c1")
     cluster.create()
     cluster.until(lambda: list(cluster.placed().values()) == ["c1"] * len(TABLES), "all tables")
@@ -285,7 +285,7 @@ def test_a_new_owner_waits_for_captures_that_vanished_before_it_led():
     """Its registry saw them vanish; a term's own first look cannot."""
     seen_at = monotonic()
     view = ClusterView(5, {}, None, gone={"c1-a": Gone(3, seen_at), "c2-b": Gone(4, seen_at - 2)})
-    new = term.Term("c3-c", 5, Limits(), writes=None)
+    new = leader_term.Term("c3-c", 5, Limits(), writes=None)
     assert new._captures(view, int((seen_at + 0.5) * 1e6)) == {"c1-a": 3}
     assert new._captures(view, int((seen_at + 1.5) * 1e6)) == {}
 

@@ -13,7 +13,7 @@ from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.executors.changefeed_executor import Delay, WriteTotals
 from cdcmeta.scheduler.executors.pipeline import Problem
 from cdcmeta.scheduler.executors.prefix_source import PrefixTableSource
-from cdcmeta.scheduler.runtime import Capture, Changefeeds, reports, term
+from cdcmeta.scheduler.runtime import Capture, Changefeeds, leader_term, reports
 from cdcmeta.scheduler.runtime import capture as capture_module
 from cdcmeta.scheduler.runtime.reports import FeedReport, Rate, Reporter, Weights, feed_reports
 from cdcmeta.scheduler.transport.local import LocalNetwork
@@ -64,7 +64,7 @@ def pair(monkeypatch):
     monkeypatch.setattr(reports, "LOOK_S", 0.3)
     monkeypatch.setattr(reports, "LATE_S", 1.0)
     monkeypatch.setattr(capture_module, "REPORT_S", 0.3)
-    monkeypatch.setattr(term, "WEIGH_US", 500_000)
+    monkeypatch.setattr(leader_term, "WEIGH_US", 500_000)
     with snapkv.open("memory:") as store:
         store.save("t0/first", b"1")
         pair = Pair(store)

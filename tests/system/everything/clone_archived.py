@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import snapkv
-from snapkv.cli.tour import filling, place
+from snapkv.cli.tour import filling, tour_store
 from snapkv.cli.tour.examiner import AskedDate, Examiner
 from snapkv.errors import CompactedError
 
@@ -22,7 +22,10 @@ def ask(examiner: Examiner, request_bytes_max: int) -> list[AskedDate]:
     """
     with TemporaryDirectory(prefix="snapkv-tour-") as folder:
         path, archive = str(Path(folder, "store")), str(Path(folder, "archive"))
-        with place.open_tour_store(path, request_bytes_max=request_bytes_max) as (store, clock):
+        with tour_store.open_tour_store(path, request_bytes_max=request_bytes_max) as (
+            store,
+            clock,
+        ):
             filling.import_history(
                 store,
                 clock,
@@ -32,13 +35,13 @@ def ask(examiner: Examiner, request_bytes_max: int) -> list[AskedDate]:
                 request_bytes_max=request_bytes_max,
                 on_commit=lambda done: None,
             )
-        url = place.url_of(path)
-        snapkv.record(url, into=archive, options=place.clock_options()).catch_up()
-        with snapkv.open(url, clock=place.clock_options()["clock"]) as store:
+        url = tour_store.url_of(path)
+        snapkv.record(url, into=archive, options=tour_store.clock_options()).catch_up()
+        with snapkv.open(url, clock=tour_store.clock_options()["clock"]) as store:
             store.compact(examiner.moments[-1].date)
         with (
-            snapkv.open(url, **place.clock_options()) as alone,
-            snapkv.open(url, archive=archive, **place.clock_options()) as store,
+            snapkv.open(url, **tour_store.clock_options()) as alone,
+            snapkv.open(url, archive=archive, **tour_store.clock_options()) as store,
         ):
             joined = Examiner(store, examiner.clone, examiner.timeline)
             compacted = [m for m in joined.moments if _is_compacted(alone, m.date)]

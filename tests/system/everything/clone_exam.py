@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from snapkv.cli.formats import counted
-from snapkv.cli.tour import filling, place
+from snapkv.cli.tour import filling, tour_store
 from snapkv.cli.tour.examiner import Examiner
 from system.everything.clone_sparked import Started, ask
 from system.everything.clones import Toured
@@ -21,7 +21,7 @@ from . import clone_archived
 
 def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | None = None) -> None:
     """Fill a store with one clone in a folder, and ask all questions; add to the report."""
-    bytes_max = place.REQUEST_BYTES_MAX
+    bytes_max = tour_store.REQUEST_BYTES_MAX
     with filled(toured, str(folder)) as (examiner, done):
         asked = list(examiner.ask(done.ts, bytes_max))
         rows = {each.question: each.equal for each in asked if each.answers}
@@ -30,7 +30,7 @@ def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | Non
         archive = f"with an archive, {counted(len(compacted), 'date')} compacted"
         rows[archive] = len(examiner.report.mismatches) == before
         if spark is not None:
-            answers = ask(examiner, place.url_of(str(folder)), "default", spark)
+            answers = ask(examiner, tour_store.url_of(str(folder)), "default", spark)
             rows |= {f"Spark: {each.question}": each.equal for each in answers}
     report.answers += examiner.report.answers
     report.mismatches += [
@@ -44,8 +44,8 @@ def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | Non
 @contextmanager
 def filled(toured: Toured, path: str) -> Iterator[tuple[Examiner, filling.Imported]]:
     """Fill a store in a folder or an etcd with one clone, as `snapkv tour` does."""
-    bytes_max = place.request_bytes_default(path)
-    with place.open_tour_store(path, request_bytes_max=bytes_max) as (store, clock):
+    bytes_max = tour_store.request_bytes_default(path)
+    with tour_store.open_tour_store(path, request_bytes_max=bytes_max) as (store, clock):
         done = filling.import_history(
             store,
             clock,

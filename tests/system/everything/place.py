@@ -12,7 +12,7 @@ from urllib.parse import quote
 import snapkv
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.git import TourError
-from snapkv.cli.tour.place import ETCD_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX
+from snapkv.cli.tour.tour_store import ETCD_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX
 from snapkv.times import PHYSICAL_MS_MAX
 
 MARK = "made-by-make-tour-all"

@@ -14,9 +14,9 @@ from snapkv import errors
 from snapkv.base.version import __version__
 from snapkv.times import format_time, physical_ms
 from snapkv.ui import page_text, rendered_values
-from snapkv.ui.context import Context
 from snapkv.ui.extra_views import ExtraViews
 from snapkv.ui.fleet.site import FleetContext, FleetSite
+from snapkv.ui.request_context import Context
 from snapkv.ui.store_views import Page
 from snapkv.ui.time_bar import PRESETS
 from snapkv.ui.url_state import State
