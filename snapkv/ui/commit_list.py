@@ -13,7 +13,7 @@ from snapkv.reading.history import bounds, windows_back
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
-from snapkv.ui.key_differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Row, row
+from snapkv.ui.key_differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Counted, Row, row
 from snapkv.ui.page_source import Budget, Source
 
 STEPS_MAX = 50
@@ -30,7 +30,7 @@ By default, these are with a prefix the commits that changed a key with it, else
 
 
 @dataclass(frozen=True, slots=True)
-class CommitSummary:
+class CommitSummary(Counted):
     """A commit, or a write of another program: its time, writer, note, and what it did.
 
     `counts` are of `+ ~ -`, `names` some of the keys. `spaces` counts changes in a store's spaces.
@@ -47,11 +47,6 @@ class CommitSummary:
     spaces: Counter[str] = field(default_factory=Counter)
     foreign: bool = False
     meta: Mapping[str, Scalar] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """The number of keys that it changed."""
-        return sum(self.counts.values())
 
     @property
     def tick(self) -> bool:

@@ -46,8 +46,20 @@ class Row:
         )
 
 
+class Counted:
+    """What has counts of keys that differ, by kind."""
+
+    __slots__ = ()
+    counts: Counter[str]
+
+    @property
+    def total(self) -> int:
+        """The number of keys that differ, as far as they were counted."""
+        return sum(self.counts.values())
+
+
 @dataclass(frozen=True, slots=True)
-class Differences:
+class Differences(Counted):
     """The first differences in key order, and how many of each kind there are.
 
     `children` counts them for each part of the keys up to the next `/`. If `complete` is False, the
@@ -60,11 +72,6 @@ class Differences:
     complete: bool = True
     after: str | None = None
     looked_to: str | None = None
-
-    @property
-    def total(self) -> int:
-        """The number of keys that differ, as far as they were counted."""
-        return sum(self.counts.values())
 
     @property
     def elsewhere(self) -> int:

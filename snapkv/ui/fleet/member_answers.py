@@ -13,7 +13,7 @@ from snapkv.fleet.pin import Pin, Seen
 from snapkv.reading.deadline import within
 from snapkv.times import physical_ms
 from snapkv.ui.fleet.site import FleetSite, kind_of
-from snapkv.ui.key_differences import VALUES_BYTES_MAX, Row, differences
+from snapkv.ui.key_differences import VALUES_BYTES_MAX, Counted, Row, differences
 from snapkv.ui.page_source import Budget
 
 
@@ -181,7 +181,7 @@ def _row(site: FleetSite, name: str, shown: PartialMoment, is_now: bool, now: in
 
 
 @dataclass(frozen=True, slots=True)
-class MemberDifferences:
+class MemberDifferences(Counted):
     """What differs in one member: the first rows of it that the page has room for, and how many.
 
     If `complete` is False, the counts are of the first keys only. `error` says why it could not be
@@ -194,14 +194,9 @@ class MemberDifferences:
     complete: bool = True
     error: str | None = None
 
-    @property
-    def total(self) -> int:
-        """The number of keys that differ, as far as they were counted."""
-        return sum(self.counts.values())
-
 
 @dataclass(frozen=True, slots=True)
-class FleetDifferences:
+class FleetDifferences(Counted):
     """The differences of a page of members between two moments, in the order of members and keys.
 
     `joined`, `left` and `unknown` are as in `FleetDiff`: nothing of these members is compared.
@@ -221,11 +216,6 @@ class FleetDifferences:
     behind: list[str] = field(default_factory=list)
     following: str | None = None
     after: str | None = None
-
-    @property
-    def total(self) -> int:
-        """The number of keys that differ, as far as they were counted."""
-        return sum(self.counts.values())
 
 
 def fleet_differences(
