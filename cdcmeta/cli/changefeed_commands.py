@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +21,7 @@ from cdcmeta.cli.server_commands import (
 )
 from snapkv import format_time
 from snapkv.base.waiting import pause
-from snapkv.cli.command_kit import STORE_VARIABLE, App, argument, json_line, option
+from snapkv.cli.command_kit import STORE_VARIABLE, App, argument, grouped, json_line, option
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Changefeeds
@@ -43,6 +44,31 @@ SINK_HELP = (
     "(couch+http://HOST:PORT/DB, couch+https://...; * is the name of a database); records with the "
     "source's times (record+lmdb:DIR, record+etcd://HOST:PORT, record+archive:PLACE)."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """The options of commands on the changefeeds of a cluster, in the order of the help."""
+
+    store: StoreOption
+    name: NameOption = "default"
+    cluster: ClusterOption = CLUSTER
+    at: AtOption = None
+    watch: Annotated[bool, option("--watch", "Show it anew each second.")] = False
+    as_json: JsonOption = False
+
+    @contextmanager
+    def open_changefeeds(self, *, create: bool = False) -> Iterator[Changefeeds]:
+        """Open the store, and yield its changefeeds."""
+        from cdcmeta.scheduler.runtime import Changefeeds
+
+        with open_served_store(self.store, self.name, create=create) as kv:
+            yield Changefeeds(kv, self.cluster)
+
+
+def on_cluster(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the decorator that adds --store, --name and --cluster, and more `ClusterOptions`."""
+    return grouped(ClusterOptions, "options", {"store", "name", "cluster", *more})
 
 
 @changefeed.command()
@@ -89,9 +115,8 @@ def create(
     with open_served_store(source, source_name, create=False) as read:
         check_tables(read, database or (), log)
         since = read.resolved() if start is None else read.timestamp_of(time_meant(start))
-    with _open_changefeeds(
-        store, name, cluster, create=True
-    ) as feeds:  # not before the source is known
+    options = ClusterOptions(store, name, cluster)
+    with options.open_changefeeds(create=True) as feeds:  # not before the source is known
         feed = feeds.create(
             id,
             absolute(source),
@@ -110,19 +135,14 @@ def create(
 
 
 @changefeed.command("list")
-def list_(
-    store: StoreOption,
-    name: NameOption = "default",
-    cluster: ClusterOption = CLUSTER,
-    at: AtOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@on_cluster("at", "as_json")
+def list_(options: ClusterOptions) -> None:
     """Show all changefeeds."""
     from cdcmeta.cli.changefeed_status import row_json, row_of, table_of
     from cdcmeta.scheduler.runtime.changefeeds import Problems, has_no_capture
 
-    with _open_changefeeds(store, name, cluster) as feeds:
-        when = None if at is None else time_meant(at)
+    with options.open_changefeeds() as feeds:
+        when = None if options.at is None else time_meant(options.at)
         found = feeds.list(as_of=when)
         rows = [row_of(feeds, feed, when) for feed in found]
         if when is None:  # captures report what is wrong now
@@ -130,41 +150,34 @@ def list_(
             for row, feed in zip(rows, found, strict=True):
                 no_capture = has_no_capture(feeds, feed, alive)
                 row["problems"] = Problems.of(reports, feed.id, no_capture=no_capture)
-    if as_json:
+    if options.as_json:
         for row in rows:
-            if at is None:
+            if options.at is None:
                 row["problems"] = sum(row["problems"])
             typer.echo(json_line(row_json(row)))
         return
     columns = ["id", "state", "tables", "checkpoint", "source", "sink"]
-    if at is None:
+    if options.at is None:
         columns.insert(3, "problems")
     Console().print(table_of(columns, [[str(row[each]) for each in columns] for row in rows]))
 
 
 @changefeed.command()
-def status(
-    id: Id,
-    store: StoreOption,
-    name: NameOption = "default",
-    cluster: ClusterOption = CLUSTER,
-    at: AtOption = None,
-    watch: Annotated[bool, option("--watch", "Show it anew each second.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@on_cluster("at", "watch", "as_json")
+def status(options: ClusterOptions, id: Id) -> None:
     """Show how far a changefeed is, which capture has which table, and what is wrong."""
     from cdcmeta.cli.changefeed_status import status_lines, status_of
 
-    with _open_changefeeds(store, name, cluster) as feeds:
-        when = None if at is None else time_meant(at)
-        if as_json:
+    with options.open_changefeeds() as feeds:
+        when = None if options.at is None else time_meant(options.at)
+        if options.as_json:
             while True:
                 for line in status_lines(feeds, id, when):
                     typer.echo(json_line(line))
-                if not watch:
+                if not options.watch:
                     return
                 pause(LOOK_S)
-        elif watch:
+        elif options.watch:
             with Live(status_of(feeds, id, when), auto_refresh=False) as live:
                 while True:
                     pause(LOOK_S)
@@ -174,44 +187,36 @@ def status(
 
 
 @changefeed.command()
-def history(
-    id: Id,
-    table: TableOption,
-    store: StoreOption,
-    name: NameOption = "default",
-    cluster: ClusterOption = CLUSTER,
-    as_json: JsonOption = False,
-) -> None:
+@on_cluster("as_json")
+def history(options: ClusterOptions, id: Id, table: TableOption) -> None:
     """Show which captures had a table, and why it moved."""
     from cdcmeta.cli.changefeed_status import place_json, time_of
     from cdcmeta.scheduler.runtime.changefeeds import check_table
 
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         feed, places = feeds.get(id), list(feeds.history(id, table))
         if not places:  # a table that was taken out has a history
             check_table(feed, table)
         for each in places:
-            if as_json:
+            if options.as_json:
                 typer.echo(json_line(place_json(each)))
             else:
                 typer.echo(f"{time_of(each.ts)}  {each.capture or '-'}  {each.why}")
 
 
 @changefeed.command("pause")
-def pause_(
-    id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
-) -> None:
+@on_cluster()
+def pause_(options: ClusterOptions, id: Id) -> None:
     """Stop its tables; the checkpoint stays."""
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         feeds.pause(id)
 
 
 @changefeed.command()
-def resume(
-    id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
-) -> None:
+@on_cluster()
+def resume(options: ClusterOptions, id: Id) -> None:
     """Run it again, from its checkpoint."""
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         feeds.resume(id)
 
 
@@ -239,7 +244,7 @@ def update(
         values["databases"] = database
     if not values and sink is None:
         raise typer.BadParameter("give what is to change: --sink, --prefix or --database")
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with ClusterOptions(store, name, cluster).open_changefeeds() as feeds:
         if sink is not None:
             check_sink(sink, database or feeds.get(id).databases)  # as typed, as in create
             values["sink"] = absolute(sink)
@@ -247,81 +252,54 @@ def update(
 
 
 @changefeed.command()
-def remove(
-    id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
-) -> None:
+@on_cluster()
+def remove(options: ClusterOptions, id: Id) -> None:
     """Remove it; the sink keeps what it has."""
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         feeds.remove(id)
 
 
 @changefeed.command("move-table")
+@on_cluster()
 def movetable_of(
-    id: Id,
-    table: TableOption,
-    capture: CaptureOption,
-    store: StoreOption,
-    name: NameOption = "default",
-    cluster: ClusterOption = CLUSTER,
+    options: ClusterOptions, id: Id, table: TableOption, capture: CaptureOption
 ) -> None:
     """Ask for a table to be moved to a capture."""
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         feeds.move(id, table, capture)
 
 
 @changefeed.command()
-def drain(
-    capture: CaptureOption,
-    store: StoreOption,
-    name: NameOption = "default",
-    cluster: ClusterOption = CLUSTER,
-) -> None:
+@on_cluster()
+def drain(options: ClusterOptions, capture: CaptureOption) -> None:
     """Ask for all tables of a capture to be moved away; it gets none until it restarts."""
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         feeds.drain(capture)
 
 
 @changefeed.command()
-def rebalance(
-    id: Id, store: StoreOption, name: NameOption = "default", cluster: ClusterOption = CLUSTER
-) -> None:
+@on_cluster()
+def rebalance(options: ClusterOptions, id: Id) -> None:
     """Ask for the tables to be spread evenly."""
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         feeds.rebalance(id)
 
 
 @changefeed.command()
-def captures(
-    store: StoreOption,
-    name: NameOption = "default",
-    cluster: ClusterOption = CLUSTER,
-    as_json: JsonOption = False,
-) -> None:
+@on_cluster("as_json")
+def captures(options: ClusterOptions) -> None:
     """Show the registered captures."""
     from cdcmeta.cli.changefeed_status import table_of
 
-    with _open_changefeeds(store, name, cluster) as feeds:
+    with options.open_changefeeds() as feeds:
         found, reports = feeds.captures(), feeds.reports()
     rows = []
     for each, said in found.items():
         tables = sum(report.tables for report in reports.get(each, {}).values())
         rows.append([each, said.label, said.address, tables])
     columns = ("name", "label", "address", "tables")
-    if as_json:
+    if options.as_json:
         for row in rows:
             typer.echo(json_line(dict(zip(columns, row, strict=True))))
         return
     Console().print(table_of(columns, [[*map(str, row)] for row in rows]))
-
-
-# --- helpers ---
-
-
-@contextmanager
-def _open_changefeeds(
-    store: str, name: str, cluster: str, *, create: bool = False
-) -> Iterator[Changefeeds]:
-    from cdcmeta.scheduler.runtime import Changefeeds
-
-    with open_served_store(store, name, create=create) as kv:
-        yield Changefeeds(kv, cluster)

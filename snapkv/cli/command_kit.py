@@ -22,4 +22,5 @@ from snapkv.cli.server_options import (
     password_file_option,
     user_option,
 )
+from snapkv.cli.store_options import grouped
 from snapkv.cli.tick_command import Stop
