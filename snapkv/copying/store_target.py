@@ -48,7 +48,7 @@ class StoreTarget:
     def __init__(self, core: StoreWriter, guard: Held) -> None:
         self._core, self._engine, self._layout = core, core.engine, core.layout
         self._commits = StoreCommits(core, guard)
-        self._long_keys = LongKeys(core.layout)
+        self._long_keys = [core.layout.space(name) for name in (LONG_KEYS, LONG_KEY_NAMES)]
         self._root_bytes = 0  # of the source's keys
 
     @property
@@ -170,7 +170,7 @@ class StoreTarget:
     def _differing(self, mark: KeyValue, state: Pages) -> Iterator[Put | Delete]:
         """Yield the writes that make the target's keys equal to a state; long keys come last."""
         long: dict[bytes, bytes] = {}
-        spaces = self._long_keys.prefixes
+        spaces = tuple(space.prefix for space in self._long_keys)
 
         def moved() -> Iterator[Sequence[KeyValue]]:
             for page in state:
@@ -225,7 +225,8 @@ class StoreTarget:
         """Return what the target has of a key: the key, or two rows for one that is too long."""
         key = self._layout.root + stored_name
         if is_long(self._engine, key):
-            return self._long_keys.rows(stored_name, value)
+            short, (values, names) = short_key(stored_name), self._long_keys
+            return [(values.encode(short), value), (names.encode(short), stored_name)]
         return [(key, value)]
 
 
@@ -237,6 +238,15 @@ RecordTarget: TypeAlias = "ArchiveTarget | StoreTarget"
 """Takes the steps of a record in order, each once."""
 
 LONG_KEYS, LONG_KEY_NAMES = "long-keys", "long-key-names"
+"""The spaces of a record for keys that are longer than its engine takes.
+
+`long-keys` has the values, and `long-key-names` the full names, both under a short key: the first
+128 bytes of the name, `~`, and the SHA-256 of the stored name in hexadecimal. The stored name of a
+store's or a prefix's key is `data/` and the key, that of a key in a space `space/<name>/` and the
+key. Two names have the same short key only if their SHA-256 is the same.
+
+    data//registry/configmaps/nnn...   /registry/configmaps/nn...n~5ae1...   of each space
+"""
 BEGINNING_BYTES = 128
 """The most bytes of a name that its short key begins with."""
 
@@ -274,25 +284,3 @@ def with_long_keys(kv: KeyspaceReads[str], key: str) -> tuple[Any, str | bytes]:
         if next(iter(kv.space(LONG_KEY_NAMES).history(short)), None) is not None:
             return kv.space(LONG_KEYS), short
     return kv, key
-
-
-class LongKeys:
-    """The place of keys that are longer than a record's engine takes: two spaces of the record.
-
-    `long-keys` has the values, and `long-key-names` the full names, both under a short key: the
-    first 128 bytes of the name, `~`, and the SHA-256 of the stored name in hexadecimal. The stored
-    name of a store's or a prefix's key is `data/` and the key, that of a key in a space
-    `space/<name>/` and the key. Two names have the same short key only if their SHA-256 is the
-    same.
-
-        data//registry/configmaps/nnn...   /registry/configmaps/nn...n~5ae1...   of each space
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self._values, self._names = (layout.space(s) for s in (LONG_KEYS, LONG_KEY_NAMES))
-        self.prefixes = self._values.prefix, self._names.prefix
-
-    def rows(self, stored_name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
-        """Return what is stored for a long key: two keys with their values."""
-        short = short_key(stored_name)
-        return [(self._values.encode(short), value), (self._names.encode(short), stored_name)]
