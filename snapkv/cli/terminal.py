@@ -152,14 +152,14 @@ def counting(what: str, unit: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def progress_bar(what: str, after_s: float = BAR_AFTER_S) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str, after_s: float | None = None) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal if the block takes long; yields the function that moves it."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
     from rich import progress
 
-    began = monotonic()
+    began, after_s = monotonic(), BAR_AFTER_S if after_s is None else after_s
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
