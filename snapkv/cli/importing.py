@@ -39,8 +39,7 @@ FROM_VARIABLES = {
 ToOption = Annotated[
     str | None,
     option(
-        "--store --to URL",
-        f"The store that gets them; else the environment's {STORE_VARIABLE}.",
+        "--store --to URL", f"The store that gets them; else the environment's {STORE_VARIABLE}."
     ),
 ]
 

@@ -39,12 +39,10 @@ StoreOption = Annotated[
     ),
 ]
 NameOption = Annotated[
-    str | None,
-    option("--name NAME", f"The store's name in that place; else {DEFAULT_NAME!r}."),
+    str | None, option("--name NAME", f"The store's name in that place; else {DEFAULT_NAME!r}.")
 ]
 JsonOption = Annotated[
-    bool,
-    option("--json", "Answer in JSON, one document on each line: -o json."),
+    bool, option("--json", "Answer in JSON, one document on each line: -o json.")
 ]
 OutputOption = Annotated[
     str | None,

@@ -15,15 +15,7 @@ from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.scheduler.runtime.changefeed_records import Changefeed, Placement, Registration
 from cdcmeta.scheduler.runtime.reports import FeedReport, Rate, feed_reports
 from cdcmeta.scheduler.runtime.stores_and_sinks import check_sink, check_source
-from snapkv import (
-    Absent,
-    AtRevision,
-    CompactedError,
-    ConflictError,
-    Entry,
-    SnapshotKV,
-    When,
-)
+from snapkv import Absent, AtRevision, CompactedError, ConflictError, Entry, SnapshotKV, When
 from snapkv.model import Guard
 
 CHANGEABLE = ("sink", "prefixes", "databases", "state")
