@@ -29,7 +29,7 @@ from snapkv import Absent, AtRevision, CommitTimeoutError, CommitTooLargeError, 
 from snapkv.model import Guard
 from snapkv.spark import source_kit as kit
 
-KNOWN = ("store", "path", "name", "database", "note", "writer", "txnAppId", "txnVersion")
+KNOWN = (*kit.OF_SINKS, "database")
 DELETED, WHOLE, SEQ = "deleted", "doc", "seq"
 DOCS_MAX = 10_000
 """The most documents of one commit where the engine has no limit of guards."""

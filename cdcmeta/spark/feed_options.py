@@ -39,24 +39,8 @@ def converted() -> Iterator[None]:
 # --- options ---
 
 FORMAT = "cdcmeta.changes"
-KNOWN = (
-    "store",
-    "path",
-    "name",
-    "database",
-    "since",
-    "until",
-    "timestampAsOf",
-    "versionAsOf",
-    "timeZone",
-    "style",
-    "includeDocs",
-    "docIds",
-    "prefix",
-    "numPartitions",
-    "maxRowsPerTrigger",
-    "failOnDataLoss",
-)
+OF_FEEDS = ("database", "since", "until", "style", "includeDocs", "docIds", "prefix")
+KNOWN = (*kit.OF_SOURCES, *OF_FEEDS, "maxRowsPerTrigger", "failOnDataLoss")
 FOR_BATCHES = ("until", "timestampAsOf", "versionAsOf")
 NOW, LATEST = "now", "latest"
 SEQUENCE = re.compile(r"[0-9a-f]{26,}")

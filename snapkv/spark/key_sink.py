@@ -38,19 +38,9 @@ from snapkv.spark.source_options import (
 )
 from snapkv.spark.value_formats import FORMATS, JSON, MSGPACK, UTF8, WHOLE, Encoder
 
-KNOWN = (
-    "store",
-    "path",
-    "name",
-    "space",
-    "keyFormat",
-    "keyPrefix",
-    "valueFormat",
-    "note",
-    "writer",
-    "txnAppId",
-    "txnVersion",
-)
+OF_SINKS = ("store", "path", "name", "note", "writer", "txnAppId", "txnVersion")
+"""The options that the sinks of all formats have."""
+KNOWN = (*OF_SINKS, "space", "keyFormat", "keyPrefix", "valueFormat")
 NAME_BYTES_MAX = 200
 """The most bytes of the name, which is part of a key, as are the names of the store and of a
 space."""

@@ -8,6 +8,7 @@ from snapkv.spark import errors
 from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
 from snapkv.spark.errors import ANEW, SourceError, as_source_errors
 from snapkv.spark.key_sink import (
+    OF_SINKS,
     OfBatch,
     OfStream,
     RowSink,
@@ -32,6 +33,7 @@ from snapkv.spark.read_tasks import BatchReader, Task, cut_keys, present_of
 from snapkv.spark.schema import BatchSchema, arrow_schema, mismatch
 from snapkv.spark.sessions import Times, ensure_registered, register_format
 from snapkv.spark.source_options import (
+    OF_SOURCES,
     SourceOptions,
     absolute,
     canonical_names,

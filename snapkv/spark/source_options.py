@@ -22,6 +22,8 @@ PARTITIONS_MAX = 16
 """The most partitions by default: one etcd serves all tasks, and more are not faster."""
 ENGINE = CONNECTION
 """Options of etcd's engine, with or without underscores."""
+OF_SOURCES = ("store", "path", "name", "numPartitions", "timeZone", "timestampAsOf", "versionAsOf")
+"""The options that the sources of all formats have."""
 TEXT, BINARY = "utf8", "binary"
 STORAGE = "storage."
 """The prefix of options for an archive's object store; the rest of the name is obstore's."""
