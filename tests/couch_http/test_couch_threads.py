@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import threading
 
 import anyio
@@ -9,6 +10,7 @@ import pytest
 
 import snapkv
 from cdcmeta.changes import ChangesDB
+from cdcmeta.couch_http import couch_server
 from cdcmeta.couch_http import wakeup as waking
 from cdcmeta.couch_http.couch_server import Routes
 from cdcmeta.couch_http.service import CallThreads, ServedDB
@@ -145,6 +147,13 @@ ROUTES = Routes(
 )
 def test_routes(path, expected):
     assert ROUTES.find(path) == expected
+
+
+@pytest.mark.parametrize("path", couch_server.ROUTES)
+def test_each_route_of_the_server_is_found(path):
+    """The first one that fits takes precedence: none may hide a later one."""
+    routes = Routes({each: each for each in couch_server.ROUTES})
+    assert routes.find(re.sub(r"{\w+(:path)?}", "x", path))[0] == path
 
 
 def test_what_a_cancelled_call_raises_is_nobodys(caplog):
