@@ -274,12 +274,14 @@ class DatabaseState:
         while after < until:
             start = max(after, _back(until, width))
             most = WINDOW_ROWS_MAX + 1 if width > 1 else None
-            rows = list(islice(self.rows(start, until), most))
-            if most is not None and len(rows) == most:
+            first, end = layout.key_after(start), layout.key_after(until)
+            found = self.snapshot.items(layout.ROW_PREFIX, start=first, end=end)
+            items = list(islice(found, most))  # decoded as they are taken: often one is enough
+            if most is not None and len(items) == most:
                 width = max(1, width // WINDOW_GROWTH)
                 continue
-            yield from reversed(rows)
-            if len(rows) < WINDOW_ROWS_MIN:
+            yield from (layout.row_of(key, value) for key, value in reversed(items))
+            if len(items) < WINDOW_ROWS_MIN:
                 width *= WINDOW_GROWTH
             until = start
 
