@@ -334,6 +334,8 @@ class StoreExecutor:
     def _begin_to_open(self) -> None:
         if self._opening is not None and self._opening.is_alive():
             return
+        if self._reader is not None:  # since the caller looked
+            return
         if self._open_error is not None and monotonic() < self._again_at:
             raise SinkError(f"store or sink cannot be opened: {self._open_error}")
         self._opening = threading.Thread(target=self._open, name="cdcmeta-open", daemon=True)
