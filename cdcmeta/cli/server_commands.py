@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,6 @@ from snapkv.cli.command_kit import (
     InsecureOption,
     MetricsOption,
     PortOption,
-    Stop,
     login_for,
     metrics_served,
     option,
@@ -128,8 +128,26 @@ def capture(
 
             CaptureMetrics(running, registry=registry)
         _report(f"capture {running.label} listens at {post.address}")
-        running.run(stack.enter_context(Stop()), drain_s=drain)
+        running.run(_Stop(), drain_s=drain)
     _report("the capture has ended")
+
+
+class _Stop:
+    """Is set by Ctrl-C and SIGTERM, without a lock; the second Ctrl-C interrupts."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        signal.signal(signal.SIGTERM, self._hear)
+        signal.signal(signal.SIGINT, self._hear)
+
+    def is_set(self) -> bool:
+        """Return whether the capture is to end."""
+        return self._wanted
+
+    def _hear(self, number: int, frame: Any) -> None:
+        if self._wanted and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._wanted = True
 
 
 def _function(text: str) -> tuple[str, Any]:

@@ -23,4 +23,3 @@ from snapkv.cli.server_options import (
     user_option,
 )
 from snapkv.cli.store_options import grouped
-from snapkv.cli.tick_command import Stop
