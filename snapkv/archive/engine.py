@@ -350,6 +350,8 @@ class ArchiveEngine:
 
     def _answer(self, manifest: Manifest, wanted: Range) -> RangeResult:
         revision = wanted.revision or manifest.high
+        if revision < manifest.since:  # of several ranges, beside a later one
+            raise self._before_record(revision, manifest)
         single = [wanted.key] if not wanted.range_end else [self.layout.format, self.layout.ts]
         found = [
             kv

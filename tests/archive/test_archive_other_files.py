@@ -13,7 +13,8 @@ from snapkv.archive.delta_lake import publish_delta
 from snapkv.archive.folder import Folder
 from snapkv.archive.manifest import newest
 from snapkv.cli import main
-from snapkv.errors import ArchiveError, ArchiveTakenError
+from snapkv.engine.contract import Range
+from snapkv.errors import ArchiveError, ArchiveTakenError, CompactedError
 
 from .histories import LONG_OVER, Recorder, Writing
 from .test_archive_recording import assert_recorded
@@ -345,3 +346,23 @@ def test_keep_drops_what_is_before_a_time_and_nothing_else(place, store, clock, 
         dropped += bool(due)
         assert_recorded(store, tmp_path / "archive")
     assert dropped, "the test drops something"
+
+
+@embedded
+def test_a_difference_from_before_the_archive_is_told_so(store, clock, tmp_path):
+    """Both sides are read in one request, and one of them is kept."""
+    recording = Recorder(store, Folder(str(tmp_path / "archive")))
+    for value in (b"1", b"2", b"3", b"4"):
+        store.save("a", value)
+        recording.catch_up()
+        clock.advance(1_000)
+    first, *_, last = store.commits()
+    with snapkv.open_archive(str(tmp_path / "archive")) as archived:
+        old, new = archived.at(first.ts), archived.at(last.ts)
+        assert recording.writer.keep(last.ts)
+        archived.reader.engine.refresh()
+        with pytest.raises(CompactedError):
+            list(old.diff(new))
+        both = [Range(archived.keyspace.encode("a"), revision=c.revision) for c in (first, last)]
+        with pytest.raises(CompactedError):
+            archived.reader.engine.read(both)
