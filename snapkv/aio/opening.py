@@ -66,7 +66,7 @@ async def runner_for(url: str, options: dict[str, Any]) -> Runner:
     is_etcd = isinstance(url, str) and scheme_of(url) == "etcd"
     if not is_etcd or options.get("archive") is not None:
         return ThreadRunner()
-    for module in ("snapkv.engine.etcd", "snapkv.base.greenlet_runtime"):  # they take 0.1 s
+    for module in ("snapkv.engine.etcd.engine", "snapkv.base.greenlet_runtime"):  # they take 0.1 s
         await asyncio.to_thread(import_module, module)
     from snapkv.base.greenlet_runtime import GreenletRuntime
 

@@ -87,3 +87,38 @@ def test_what_cannot_be_opened_is_the_same_error():
         with pytest.raises(type(sync.value)) as other:
             asyncio.run(main(url, **options))
         assert str(other.value) == str(sync.value)
+
+
+WATCHED_IMPORT = """
+import asyncio, sys, threading
+from importlib.abc import MetaPathFinder
+import snapkv.aio
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("grpc", "greenlet"):
+            print(name, threading.current_thread() is threading.main_thread())
+
+async def main():
+    try:
+        async with snapkv.aio.open("etcd://127.0.0.1:1", read_timeout=0.2):
+            pass
+    except snapkv.errors.EngineUnavailableError:
+        print("no server")
+
+sys.meta_path.insert(0, Finder())
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_the_loop_does_not_stand_still_while_modules_are_imported():
+    """They take 0.1 s, in which no other task of the loop would run."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WATCHED_IMPORT],
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert sorted(ran.stdout.splitlines()) == ["greenlet False", "grpc False", "no server"]
