@@ -41,25 +41,31 @@ class Silence:
     """Why something is not asked for a while: it did not answer."""
 
     def __init__(self) -> None:
-        self._until = 0.0
-        self.noted: errors.SnapKVError | None = None
+        self._note: tuple[float, errors.SnapKVError] | None = None
+
+    @property
+    def noted(self) -> errors.SnapKVError | None:
         """Why it did not answer the last time; None if it did, or is asked again now."""
+        return None if self._note is None else self._note[1]
 
     @property
     def error(self) -> errors.SnapKVError | None:
         """Why it is not asked now; None if it is."""
-        return self.noted if monotonic() < self._until else None
+        note = self._note
+        return note[1] if note is not None and monotonic() < note[0] else None
 
     def note(self, error: errors.SnapKVError, seconds: float) -> None:
         """Let it not be asked for some seconds, unless that is so already."""
         if self.error is None:
-            self.noted, self._until = error, monotonic() + seconds
+            self._note = monotonic() + seconds, error
 
     def check(self) -> None:
         """Raise why it is not asked now, if so."""
+        note = self._note
         if (error := self.error) is not None:
             raise errors.another(error)
-        self.noted = None
+        if self._note is note:  # not one that another thread has just made
+            self._note = None
 
     @contextmanager
     def asking(self, seconds: float) -> Iterator[None]:

@@ -17,7 +17,7 @@ def connection_key(connection: OpenMember) -> Hashable:
     reads = connection._reads
     timeline = None if reads is None else reads.reader.timeline
     silence = connection.silence
-    away = None if silence.noted is None else silence._until
+    away = None if silence._note is None else silence._note[0]
     tracker = None if timeline is None else tracker_key(timeline.tracker)
     return connection._known, connection.store_id, connection._epoch, away, tracker
 
