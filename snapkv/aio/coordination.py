@@ -85,8 +85,9 @@ class Following(AsyncClosing, Generic[T]):
             if self._reading is None:  # else one that a cancelled call has left
                 self._reading = asyncio.create_task(self._read(max(0.0, left_s)))
                 self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.wait({self._reading})  # if it is cancelled, the next call waits for it
-            done, self._reading = self._reading, None
+            done = self._reading
+            await asyncio.wait({done})  # if this call is cancelled, the next one waits for it
+            self._reading = None
             if done.cancelled():  # by `aclose`
                 raise StoreClosedError("the watch was closed")
             step = done.result()
