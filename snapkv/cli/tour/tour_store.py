@@ -90,7 +90,8 @@ def open_tour_store(
     limit = "max_request_bytes" if in_etcd(path) else "request_bytes_max"
     options[limit] = request_bytes_max or request_bytes_default(path)
     try:
-        store = snapkv.open(url_of(path), codec=None, **options, **clock_options(clock))
+        with snapkv.open(url_of(path), codec=None, **options, **clock_options(clock)) as store:
+            yield store, clock
     except CorruptStoreError as e:
         raise TourError(
             f"the store in {path} is damaged: {e}",
@@ -100,8 +101,6 @@ def open_tour_store(
     except (NotAStoreError, ReadOnlyError) as e:
         message = f"the tour cannot keep its store in {path}: {e}"
         raise TourError(message, ELSEWHERE, Exit.NO_STORE) from e
-    with store:
-        yield store, clock
 
 
 def remove_store(path: str) -> None:
