@@ -1,7 +1,8 @@
 """Recording: a source's history is copied to where no compaction of the source can reach it.
 
-`sources` bring steps (a commit's mark, and its changes), `targets` take each once and in order: an
-archive, or another store (`store_target`, which makes commits by `store_commits`). `Recording`
+`sources` bring steps (a commit's mark, and its changes), a target takes each once and in order: an
+archive (`archive_target`), or another store (`store_target`, which makes commits by
+`store_commits`). `Recording`
 moves steps from one to the other while both answer; `Recorder` opens them, and begins again after
 failures that pass.
 

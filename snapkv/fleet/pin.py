@@ -137,8 +137,8 @@ class Pin:
     """One member in a moment: what is seen of it, and where its keys are read, None for nowhere.
 
     A hot path: for a time whose `revision` is known, the `Moment` is made when it is needed. An
-    archive that may be read as a whole (`whole`) is `opened` when one of its keys is needed, and
-    then may turn out to be absent: see `settled`.
+    archive that may be read as a whole (`small_archive`) is opened when one of its keys is needed,
+    and then may turn out to be absent: see `settled`.
     """
 
     __slots__ = (

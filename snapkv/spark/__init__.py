@@ -11,12 +11,13 @@ format by itself if snapkv is installed in its Python; otherwise call `register(
 functions `read_snapshot`, `read_changes`, `read_history` and `diff` do the same, and take naive
 text in the session's time zone. See `docs/spark.md`.
 
-Reading the source: `read_options` defines what can be asked, `pinned` the commits that are meant,
-`read_tasks` what a worker reads, `schema` what Spark gets; `data_source` and `changes_stream` join
-them. `native` lets Spark read an archive's files instead, `functions` has SQL functions. Writing:
+Reading the source: `read_options` defines what can be asked, `pinned_commits` the commits that are
+meant, `read_tasks` what a worker reads, `process_readers` the stores that it keeps open, `schema`
+what Spark gets; `data_source` and `changes_stream` join them. `native_parquet` lets Spark read an
+archive's files instead, `functions` has SQL functions. Writing:
 `key_sink` makes writes of rows, `batch_commits` commits them once. `fleet_members`, `fleet_offsets`
 and `fleet_stream` read many stores at one time, each by the planner and the tasks of one. Other
-formats (that of `cdcmeta.spark`) use the kit `sources`.
+formats (that of `cdcmeta.spark`) use the kit `source_kit`.
 """
 
 from snapkv.base.extras import requires_extra

@@ -48,7 +48,8 @@ class FleetOffset:
     """All changes up to a commit of each member were delivered, and up to `timestamp` in all.
 
     A member that was behind then has an earlier commit, and its next ones come later. `snapshot` is
-    whether the state at these commits is still to be delivered first. `pinned` is as in `Offset`.
+    whether the state at these commits is still to be delivered first. `pinned` is as in
+    `StreamOffset`.
     """
 
     timestamp: int

@@ -1,6 +1,6 @@
 """`snapkv tour`: a clone's git history as a store, asked about the past and checked against git.
 
-A `Clone` (`git`) is the clone to tour. `place` is where its store goes, a folder or an etcd.
+A `Clone` (`git`) is the clone to tour. `tour_store` is its store, in a folder or an etcd.
 `filling` turns its first-parent history into a store, one commit for each commit, at git's
 time, and defines the keys. An `Examiner` (`examiner`) asks store and git the same six questions
 at several `AskedDate`s and keeps a `TourReport`.
