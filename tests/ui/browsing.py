@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator, Page
 
 PICTURES = os.environ.get("SNAPKV_PICTURES")
 """A folder for the screenshots of docs/ui.md; without it they are made, but not kept."""
@@ -63,6 +63,11 @@ class Person:
         assert answer is not None
         assert answer.status == 200, f"{path}: {answer.status} {self.page.inner_text('body')}"
         return self.page
+
+    def follow(self, link_or_button: Locator) -> None:
+        """Click what leads to another page, and wait for that."""
+        with self.page.expect_navigation():
+            link_or_button.click()
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the URL."""
