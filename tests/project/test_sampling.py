@@ -15,6 +15,7 @@ from speeds import (
     LEFT_TO_ALL,
     LEFT_TO_LONG,
     LONG,
+    ON_ONE_EMBEDDED,
     TEST,
     reason_to_leave_file,
 )
@@ -107,6 +108,11 @@ def test_make_soak_runs_the_folders_whole() -> None:
         if any(words in file.read_text() for words in leaving) and file != Path(__file__)
     }
     assert {f"tests/{name}" for name in SAMPLED | folders} <= set(recipe.split())
+
+
+def test_folders_that_are_named_exist() -> None:
+    folders = {path.name for path in TESTS.rglob("*") if path.is_dir()}
+    assert folders >= SAMPLED | ON_ONE_EMBEDDED
 
 
 def test_the_first_of_each_few_cases_stays() -> None:
