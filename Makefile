@@ -29,7 +29,7 @@ help:
 	@echo "make tour-spark  make tour-all, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
 	@echo "make tour-all  captures replicate git histories while they are killed; true answers from all parts"
 	@echo "make test   the tests, but for the long ones"
-	@echo "make test-fast  two minutes of them: memory and LMDB, no etcd, Java or Node"
+	@echo "make test-fast  a minute of them: memory and LMDB, no etcd, Java or Node"
 	@echo "make test-all  make test, and then the long ones: killed drivers, large data, whole tours"
 	@echo "make test-etcd  what depends on the version of etcd, on each etcd of ETCDS='PATH PATH ...'"
 	@echo "make lint   formatting, style and types, and the documentation as a site"
