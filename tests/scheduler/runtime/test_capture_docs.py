@@ -104,7 +104,7 @@ def test_three_captures_in_two_minutes(shell):
     mirrored = mirror + " 2>/dev/null || true"  # there is no store yet
     both = ["orders/1", "users/ann"]  # each is in a table of its own, maybe of two captures
     eventually(lambda: shell.answer(mirrored).split() == both, wait_s=WAIT_S)
-    assert re.search(r"orders/ +c\d-", shell.answer(status))
+    eventually(lambda: re.search(r"orders/ +c\d-", shell.answer(status)), wait_s=WAIT_S)
     for line in kill[:2]:
         shell.type(line)
     eventually(lambda: "orders/2" in shell.answer(mirror), wait_s=WAIT_S)
