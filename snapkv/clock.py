@@ -1,4 +1,4 @@
-"""Time: wall clocks, whose home is `base/clocks.py`, and the hybrid logical clock."""
+"""The hybrid logical clock, and by their public names the wall clocks of `base/clocks.py`."""
 
 from __future__ import annotations
 
