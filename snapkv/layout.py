@@ -79,6 +79,14 @@ class StampRecord:
         return self.note is None and self.fence_of is None and is_of_round(self.meta)
 
     @property
+    def source_revision(self) -> int | None:
+        """The revision that was recorded; None for a commit of the store itself.
+
+        The parts of a first state are of no revision: their source's is 0.
+        """
+        return (self.source[0] or None) if self.source else None
+
+    @property
     def meta_json(self) -> str | None:
         """The meta as JSON text, as tables have it."""
         return None if self.meta is None else self.meta.to_json()
@@ -209,6 +217,14 @@ class SourceId(NamedTuple):
     created: int
     prefix: bytes | None = None
     cluster: int = 0
+
+    @classmethod
+    def decode(cls, value: bytes) -> SourceId:
+        """Read the value of a record's source key; raises `CorruptStoreError` if it is not one."""
+        try:
+            return cls(*msgpack.unpackb(value))
+        except (ValueError, TypeError, UnpackException) as e:
+            raise CorruptStoreError(f"the source key does not name a source: {value!r}") from e
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class Version(Generic[V]):
     """One version of a key: `value` is None if the key was removed.
 
     `ts`, `writer`, `note` and `meta` are None for a version older than the compaction point whose
-    commit was compacted.
+    commit was compacted. `source_revision` is that of the commit.
     """
 
     ts: int | None
@@ -124,6 +124,7 @@ class Version(Generic[V]):
     writer: str | None
     note: str | None = None
     meta: Meta | None = None
+    source_revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,12 @@ LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 PHYSICAL_MS_MAX = TIMESTAMP_MAX >> LOGICAL_BITS
 
 When = int | datetime | str
-"""A moment: a timestamp, an aware datetime, ISO text with an offset, relative text, or `rev:4`."""
+"""A moment: a timestamp, an aware datetime, ISO text with an offset, relative text, `rev:4`, or
+`rv:4`."""
 
 _DIGITS_MAX = 40  # more than any timestamp has, fewer than Python refuses to convert
 _EXAMPLE = "2026-01-31T14:05:00Z"
-_REVISION = "rev:"
+_REVISION, _SOURCE = "rev:", "rv:"
 _YEAR_2000_MS, _YEAR_2100_MS = 946_684_800_000, 4_102_444_800_000
 _CENTURY = 3_155_760_000_000 << LOGICAL_BITS
 _UNIX_UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 10**6, "nanoseconds": 10**9}
@@ -138,11 +139,36 @@ def revision_of(when: When | None) -> int | None:
 
     Raises `InvalidTimeError` if the text after `rev:` is not a revision.
     """
-    if not isinstance(when, str) or not (text := when.strip()).startswith(_REVISION):
+    return _numbered(when, _REVISION)
+
+
+def source_revision_of(when: When | None) -> int | None:
+    """Return the revision of a record's source that a text such as `rv:4` names, else None.
+
+    Of a recorded Kubernetes cluster it is a resourceVersion.
+
+    >>> source_revision_of("rv:4"), source_revision_of("rev:4")
+    (4, None)
+
+    Raises `InvalidTimeError` if the text after `rv:` is not a revision.
+    """
+    return _numbered(when, _SOURCE)
+
+
+def names_revision(when: When | None) -> bool:
+    """Return whether a time is a revision, of the store (`rev:4`) or of its source (`rv:4`).
+
+    Raises `InvalidTimeError` if the text after `rev:` or `rv:` is not a revision.
+    """
+    return revision_of(when) is not None or source_revision_of(when) is not None
+
+
+def _numbered(when: When | None, word: str) -> int | None:
+    if not isinstance(when, str) or not (text := when.strip()).startswith(word):
         return None
-    digits = text.removeprefix(_REVISION)
+    digits = text.removeprefix(word)
     if not (digits.isascii() and digits.isdigit()) or not 0 < int(digits[:_DIGITS_MAX]) < 1 << 63:
-        raise InvalidTimeError(f"{text!r} is not a revision: write rev:4, from 1 on", when)
+        raise InvalidTimeError(f"{text!r} is not a revision: write {word}4, from 1 on", when)
     return int(digits[:_DIGITS_MAX])
 
 
@@ -209,7 +235,7 @@ def _resolve_text(text: str, now_ms: int) -> int:
         return end_of_ms(ms)
     if is_digits(text):
         return check_timestamp(int(text[:_DIGITS_MAX]))
-    if revision_of(text) is not None:
+    if names_revision(text):
         raise InvalidTimeError(
             f"{text!r} is a revision: only an open store can return its time", text
         )
@@ -329,7 +355,7 @@ def understood(text: str, now_ms: int, zone: tzinfo | None = None) -> TypedTime:
     if is_digits(text):
         exact: When = check_timestamp(int(text[:_DIGITS_MAX]))
         return TypedTime(text, exact, exact, exact)
-    if revision_of(words) is not None:
+    if names_revision(words):
         return TypedTime(text, words, words, words)
     now = EPOCH + timedelta(milliseconds=now_ms)
     match = _MOMENT.fullmatch(words)

@@ -69,7 +69,7 @@ def snapkv(
     """Time travel over key-value metadata: read, list, diff, watch and restore any moment.
 
     A TIME is 2026-01-31 14:05 (local time, or with an offset), 14:05, yesterday, 1h ago, -5m,
-    rev:4, a timestamp, or now.
+    rev:4, rv:4, a timestamp, or now.
     --store, --name, --output, --json and --no-pager may come before or after the command.
     """
 

@@ -20,6 +20,7 @@ from snapkv.cli.formats import (
     key_text,
     meta_text,
     quoted,
+    revision_text,
     time_text,
     yaml_document,
 )
@@ -220,7 +221,8 @@ class Output:
 
     def commit_columns(self, commit: Commit) -> tuple[Part | None, ...]:
         """Return the columns of a commit: time, revision, writer, note, meta."""
-        return (self.time(commit.ts), str(commit.revision), *who_and_why(commit))
+        revision = revision_text(commit.revision, commit.source_revision)
+        return (self.time(commit.ts), revision, *who_and_why(commit))
 
     def committed(self, commit: Commit, *, flush: bool = False) -> None:
         """Write the time of a commit that was just made."""

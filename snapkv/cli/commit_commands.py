@@ -16,7 +16,7 @@ from snapkv.cli.command_output import COMMIT_HEADINGS, Output, who_and_why
 from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.formats import commit_json, counted
+from snapkv.cli.formats import commit_json, counted, revision_text
 from snapkv.cli.moments import moment, settled, settled_range
 from snapkv.cli.store_options import (
     CountOption,
@@ -223,7 +223,7 @@ def show(
     options: StoreOptions,
     rendering: RenderingOptions,
     time: Annotated[
-        str, typer.Argument(metavar="COMMIT", help="Its time or rev:N; else the newest.")
+        str, typer.Argument(metavar="COMMIT", help="Its time, rev:N or rv:N; else the newest.")
     ] = "now",
     prefix: PrefixOption = "",
 ) -> None:
@@ -235,7 +235,8 @@ def show(
     when, renderer = moment(time), Renderer(rendering)
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
         start, end = kv.keyspace.range_of(prefix or kv.keyspace.default_prefix)
-        older = logged(kv, until=settled(kv, when), wanted=1, details=True)
+        when = settled(kv, when)
+        older = logged(kv, until=when, wanted=1, details=True)
         found = _in_force(kv, when, older)
         if isinstance(kv, Observed) and revision_of(when) is None:
             _report_same_tick(found, older, start, end)
@@ -304,7 +305,7 @@ def _write_head(out: Output, commit: Commit) -> None:
     rows = {
         "commit": out.time(commit.ts),
         "timestamp": None if out.raw else str(commit.ts),
-        "revision": str(commit.revision),
+        "revision": revision_text(commit.revision, commit.source_revision),
         "writer": who,
         "note": why,
         "meta": meta,

@@ -145,16 +145,31 @@ def _word(value: Scalar) -> str:
     return value if plain else quoted(value)
 
 
+def revision_text(revision: int, source_revision: int | None) -> str:
+    """Return a revision, and beside it the one that it recorded: of Kubernetes, a resourceVersion.
+
+    >>> revision_text(7, None), revision_text(7, 1204)
+    ('7', '7 rv 1204')
+    """
+    return str(revision) if source_revision is None else f"{revision} rv {source_revision}"
+
+
+def revision_json(of: Commit | Version) -> Json:
+    """Return a revision for JSON, and of a recorded commit the one that it recorded."""
+    source = {} if of.source_revision is None else {"source_revision": of.source_revision}
+    return {"revision": of.revision, **source}
+
+
 def commit_json(commit: Commit) -> Json:
     """Return a commit for JSON."""
-    return {**time_json(commit.ts), "revision": commit.revision, **said_json(commit)}
+    return {**time_json(commit.ts), **revision_json(commit), **said_json(commit)}
 
 
 def version_json(version: Version) -> Json:
     """Return a version of a key for JSON."""
     return {
         **time_json(version.ts),
-        "revision": version.revision,
+        **revision_json(version),
         **said_json(version),
         "value": value_json(version.value),
     }
@@ -188,4 +203,4 @@ def change_json(change: Change[str]) -> Json:
 def written_change_json(change: Change[str]) -> Json:
     """Return a change for JSON with the revision, writer, note and meta of its commit."""
     commit = change.commit
-    return {**change_json(change), "revision": commit.revision, **said_json(commit)}
+    return {**change_json(change), **revision_json(commit), **said_json(commit)}

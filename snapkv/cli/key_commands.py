@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ from snapkv.cli.formats import (
     entry_json,
     key_json,
     key_text,
+    revision_text,
     text_of,
     time_json,
     tree_json,
@@ -49,6 +50,7 @@ from snapkv.reading.snapshot import Snapshot
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed
 from snapkv.store.store import SnapshotKV
+from snapkv.timeline import READS_MAX
 from snapkv.times import When
 
 if TYPE_CHECKING:
@@ -130,11 +132,28 @@ def ls(
     """List keys, now or at a time, in order."""
     when, renderer = moment(at), Renderer(rendering)
     with options.long_output() as out, options.readable(ring_slots=ONE_SLOT) as kv:
-        write_keys(out, renderer, kv.at(settled(kv, when)), prefix, long)
+        write_keys(
+            out, renderer, kv.at(settled(kv, when)), prefix, long, _recorded(kv) if long else None
+        )
+
+
+Name = str | tuple[str, str]
+"""A key, of a fleet with its member."""
+Recorded = Callable[[Sequence[int]], Sequence[int | None]]
+"""Returns the revisions that a record's commits recorded."""
+
+
+def _recorded(kv: SnapshotKV | Observed[str]) -> Recorded | None:
+    return None if kv.reader.recorded is None else kv.reader.source_revisions
 
 
 def write_keys(
-    out: Output, renderer: Renderer, shown: Snapshot[str] | FleetMoment, prefix: str, long: bool
+    out: Output,
+    renderer: Renderer,
+    shown: Snapshot[str] | FleetMoment,
+    prefix: str,
+    long: bool,
+    recorded: Recorded | None = None,
 ) -> None:
     """Write the keys of a moment, of a fleet with their members."""
     out.headed(*(("REVISION", "SIZE", "KEY", "VALUE") if long else ("KEY",)))
@@ -143,15 +162,31 @@ def write_keys(
             out.record({"key": key_json(key)}, key_text(key))
         return
     width = 0 if out.format == "table" else NUMBER_WIDTH
-    for name, entry in shown.entries(prefix or None):
+    for name, entry, source in _with_sources(shown.entries(prefix or None), recorded):
         key = out.key_of(name)
+        fields = {**entry_json(key, entry), "value": renderer.value_json(key, entry.value)}
+        if source is not None:
+            fields["source_revision"] = source
         out.record(
-            {**entry_json(key, entry), "value": renderer.value_json(key, entry.value)},
-            (f"{entry.revision:>{width}}", "cyan"),
+            fields,
+            (f"{revision_text(entry.revision, source):>{width}}", "cyan"),
             f"{len(entry.value):>{width}}",
             key_text(key),
             renderer.preview(key, entry.value),
         )
+
+
+def _with_sources(
+    entries: Iterable[tuple[Name, Entry]], recorded: Recorded | None
+) -> Iterator[tuple[Name, Entry, int | None]]:
+    """Yield entries, of a record with the revisions that it recorded; a round trip for 128."""
+    if recorded is None:
+        yield from ((name, entry, None) for name, entry in entries)
+        return
+    found = iter(entries)
+    while page := list(islice(found, READS_MAX)):
+        sources = recorded([entry.revision for _, entry in page])
+        yield from ((*each, source) for each, source in zip(page, sources, strict=True))
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
@@ -234,7 +269,8 @@ def _version_record(
     value: Part = ("removed", "red")
     if version.value is not None:
         value = renderer.changed_preview(key, before, version.value)
-    columns: list[Part | None] = [out.time(version.ts), str(version.revision), value]
+    revision = revision_text(version.revision, version.source_revision)
+    columns: list[Part | None] = [out.time(version.ts), revision, value]
     if version.ts is not None:
         who, why, meta = version.writer, version.note, version.meta
         columns += who_and_why(Commit(version.ts, 0, version.revision, who, why, meta=meta))
@@ -340,7 +376,8 @@ def _columns(out: Output, row: Blame) -> list[tuple[str, str]]:
     time = out.time(version.ts)
     shown = time if isinstance(time, tuple) else (time, "")
     writer = "-" if version.writer is None else key_text(version.writer)
-    return [shown, (str(version.revision), ""), (writer, "green")]
+    revision = revision_text(version.revision, version.source_revision)
+    return [shown, (revision, ""), (writer, "green")]
 
 
 def _fields(row: Blame) -> Json:

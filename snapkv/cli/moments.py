@@ -33,15 +33,18 @@ def moment(text: str | None, meant: Literal["state", "since", "start"] = "state"
 
 
 def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None:
-    """Return a time unchanged; show the date of a revision, of observed keys that of its ticks."""
-    if (revision := revision_of(when)) is None:
+    """Return a time unchanged; show the date of a revision, of observed keys that of its ticks.
+
+    A revision of the source of a record (`rv:4`) becomes the revision of its commit.
+    """
+    if (revision := store.reader.revision_of(when)) is None:
         return when
     if isinstance(store, Observed):
         if place := _among_ticks(store.reader.timeline, revision):
             report(f"snapkv: {when} {place}")
-    elif timestamp := store.timestamp_of(when or ""):
+    elif timestamp := store.timestamp_of(f"rev:{revision}"):
         report(f"snapkv: {when} = {format_time(timestamp)}")
-    return when
+    return f"rev:{revision}"
 
 
 def _among_ticks(timeline: Timeline, revision: int) -> str:

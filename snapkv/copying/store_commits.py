@@ -134,12 +134,7 @@ class StoreCommits:
     def known(self) -> SourceId | None:
         """Return the source whose commits these are; one round trip."""
         kv = self._engine.get(self._source_key).kv
-        if kv is None:
-            return None
-        try:
-            return SourceId(*msgpack.unpackb(kv.value))
-        except (ValueError, TypeError, msgpack.UnpackException) as e:
-            raise CorruptStoreError(f"{kv.key!r} does not name a source: {kv.value!r}") from e
+        return None if kv is None else SourceId.decode(kv.value)
 
     def add(self, stamp: StampRecord, ops: Writes) -> None:
         """Take a commit, which is made when no more come, or the group is full."""

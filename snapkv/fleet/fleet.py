@@ -249,7 +249,7 @@ class Fleet(Closing):
         now = times.pack(self._clock.now_ms())
         if type(when) is int and times.is_likely(when, now, now):
             return when
-        if times.revision_of(when) is not None:
+        if times.names_revision(when):
             raise InvalidTimeError(
                 f"{when!r} is a revision, and each member has its own: give a time", when
             )

@@ -162,14 +162,18 @@ def windows_back(
 
 def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
     """Return a version of the timestamp key as a commit."""
-    source, writer = None if stamp.source is None else stamp.source[0], stamp.writer or None
-    return Commit(mark.timestamp, 0, mark.revision, writer, stamp.note, source, stamp.meta)
+    writer = stamp.writer or None
+    return Commit(
+        mark.timestamp, 0, mark.revision, writer, stamp.note, stamp.source_revision, stamp.meta
+    )
 
 
 def _version_of(stamp: StampRecord, revision: int, value: bytes | None) -> Version:
     """Return a version that the commit of a stamp made."""
     writer = stamp.writer or None
-    return Version(stamp.timestamp, revision, value, writer, stamp.note, stamp.meta)
+    return Version(
+        stamp.timestamp, revision, value, writer, stamp.note, stamp.meta, stamp.source_revision
+    )
 
 
 class HistoryBounds(NamedTuple):

@@ -25,7 +25,7 @@ from snapkv.reading.history import bounds as marks_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.timeline.moment import compaction_error
-from snapkv.times import When, revision_of
+from snapkv.times import When
 
 PAGE_COMMITS_MAX = 65_536
 """The most commits of a page; newest first, each page is four times as long as the one before."""
@@ -105,9 +105,9 @@ def _ends(core: Reader, since: When | None, until: When | None) -> tuple[Mark, M
     low, high = marks_of(core, since, until)
     if core.policy.at_head:
         return low, high
-    if (revision := revision_of(since)) is not None:
+    if (revision := core.revision_of(since)) is not None:
         low = core.policy.at_revision(revision).mark
-    if (revision := revision_of(until)) is not None:
+    if (revision := core.revision_of(until)) is not None:
         high = core.policy.at_revision(revision).mark
     return low, high
 

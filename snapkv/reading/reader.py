@@ -23,20 +23,23 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.hooks import FailoverEvent, Notifier, WatchEvent
-from snapkv.layout import FormatRecord, Layout
+from snapkv.layout import CREATION_ORDINAL, FormatRecord, Layout, SourceId
 from snapkv.model import Changes
 from snapkv.reading.lookup_meter import Meter
 from snapkv.reading.snapshot import StateReads
 from snapkv.timeline import RESTORES_MAX, RevisionPolicy, Timeline
+from snapkv.timeline.lookup import recorded_of
 from snapkv.times import (
     When,
     check_timestamp,
     is_likely,
     is_number,
+    names_revision,
     pack,
     physical_ms,
     resolve,
     revision_of,
+    source_revision_of,
     unlikely,
 )
 
@@ -71,6 +74,7 @@ class Reader:
     failovers: int = field(default=0, kw_only=True)
     followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
     lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
+    _recorded: list[SourceId | None] = field(default_factory=list, kw_only=True)
 
     def __post_init__(self) -> None:
         self.policy = self.make_policy()
@@ -118,13 +122,60 @@ class Reader:
         newest = self.timeline.tracker.newest.timestamp
         if type(when) is int and newest // 100 <= when <= newest:  # a hot path
             return when
-        if (revision := revision_of(when)) is not None:
+        if (revision := self.revision_of(when)) is not None:
             self.check_open()
             return self.policy.at_revision(revision).timestamp
         timestamp = resolve(when, self.clock.now_ms())
         if is_number(when):
             self._check_likely(timestamp)
         return timestamp
+
+    def revision_of(self, when: When | None) -> int | None:
+        """Return the revision that `rev:4`, or `rv:4` of a record, names; None for other times.
+
+        `rv:4` is the commit that recorded revision 4 of the source, or the newest before it: a
+        round trip for each factor of 128 commits. Of observed keys it is `rev:4`. Raises
+        `InvalidTimeError` for `rv:4` of a store that is not a record, or whose record is newer.
+        """
+        if (source := source_revision_of(when)) is None:
+            return revision_of(when)
+        self.check_open()
+        if not self.policy.at_head or self._is_archive_of_prefix:
+            return source
+        found = self.timeline.of_source(source)
+        if found is not None and found.ordinal > CREATION_ORDINAL:
+            return found.revision
+        if found is None:
+            why = f"{self.url} is not a record, so its commits have no other revision: write"
+            raise InvalidTimeError(f"{when!r}: {why} rev:{source}, or a time", when)
+        raise InvalidTimeError(
+            f"{when!r} is before what the record {self.url} has: write a later one, or a time", when
+        )
+
+    @property
+    def recorded(self) -> SourceId | None:
+        """What this is a record of, or an archive of; None for a store. One round trip, once."""
+        if not self._recorded:
+            self._recorded.append(recorded_of(self.engine, self.layout.ts))
+        return self._recorded[0]
+
+    def source_revisions(self, revisions: Sequence[int]) -> list[int | None]:
+        """Return what the commits of some revisions recorded, None for a commit of the store.
+
+        None, too, for revisions that were compacted. A round trip for each 128.
+        """
+        lowest = max(1, self.engine.compacted_revision())
+        stamps = self.timeline.stamps([max(each, lowest) for each in revisions])
+        return [
+            found[1].source_revision if found and found[0].revision == each else None
+            for each, found in zip(revisions, stamps, strict=True)
+        ]
+
+    @property
+    def _is_archive_of_prefix(self) -> bool:
+        """Whether its revisions are the revisions of the engine that it was recorded from."""
+        archive = getattr(self.engine, "manifest", None)
+        return archive is not None and archive.source.prefix is not None
 
     def _check_likely(self, number: int) -> None:
         """Raise `InvalidTimeError` for a number that cannot be a timestamp of this store.
@@ -152,7 +203,7 @@ class Reader:
         if revision is not None and when is not None:
             raise InvalidOptionError("give a time or a revision, not both")
         if revision is None and isinstance(when, str):
-            revision = revision_of(when)
+            revision = self.revision_of(when)
         if revision is not None:
             if final:
                 raise InvalidOptionError("the state at a revision is final: leave final=True out")
@@ -305,7 +356,7 @@ def _of_moments(core: Reader, moments: Sequence[When]) -> list[int]:
     resolved: list[int | None] = []  # None: it names a revision
     numbers: list[int] = []
     for when in moments:
-        if revision_of(when) is not None:
+        if names_revision(when):
             resolved.append(None)
             continue
         resolved.append(resolve(when, now_ms))

@@ -17,7 +17,7 @@ from snapkv.reading.reader import Reader, revisions_at
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.watches import StoreWatch, Watch
 from snapkv.timeline import READS_MAX
-from snapkv.times import When, revision_of
+from snapkv.times import When, names_revision
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
@@ -33,6 +33,9 @@ class KeyspaceReads(KeysAndValues[K, V]):
     a relative text such as `-5m`, or a revision as `rev:4`. A date means the end of its
     millisecond. A revision means the state at that revision, also between two commits; as an
     end of a range (`since`, `until`) and in `compact` it means the newest commit at or below it.
+    `rv:4` names the commit that recorded revision 4 of another engine, a resourceVersion of
+    Kubernetes, or the newest one before it; of observed keys it is `rev:4`. Other stores raise
+    `InvalidTimeError`.
 
     A number that cannot be a timestamp of this store raises `InvalidTimeError`: one below a
     hundredth of its newest timestamp (revisions, unix seconds), or a century ahead. 0 is the
@@ -149,7 +152,7 @@ class KeyspaceReads(KeysAndValues[K, V]):
         wanted: list[K] = listed(keys, "keys")
         stored = [self._space.encode(key) for key in wanted]
         together = self._core.engine.limits.reads_together(stored)
-        of_revision = isinstance(ts, str) and revision_of(ts) is not None
+        of_revision = isinstance(ts, str) and names_revision(ts)
         if len(stored) >= READS_MAX or of_revision or not together:
             found = self._source_at(ts, None, False).get(stored)
         else:

@@ -108,7 +108,7 @@ def timestamp_of(when: times.When, zone: tzinfo | None, now_ms: int, *, start: b
     `SourceError`.
     """
     try:
-        if times.revision_of(when) is not None:
+        if times.names_revision(when):
             raise errors.TIMESTAMP_INVALID(
                 f"{when} is a version: give versionAsOf, startingVersion or endingVersion"
             )

@@ -13,7 +13,7 @@ from sortedcontainers import SortedDict
 
 from snapkv.engine.contract import Engine, Range, RangeResult
 from snapkv.errors import CompactedError, SnapKVError, StoreRestoredError
-from snapkv.layout import Mark, source_key, stamps_of
+from snapkv.layout import Mark, SourceId, source_key, stamps_of
 from snapkv.timeline.blocks import Blocks
 from snapkv.timeline.continuity import Continuity
 from snapkv.timeline.search import TIMESTAMP, Block, Bracket, mark_of, search, search_blocks
@@ -78,6 +78,19 @@ def kept_by(engine: Engine, ts: bytes) -> str | None:
     if archive is None and engine.get(source_key(ts)).kv is not None:
         return "this store is a record, which begins later"
     return archive
+
+
+def recorded_of(engine: Engine, ts: bytes) -> SourceId | None:
+    """Return what a record records, or what an archive is of; None for any other store.
+
+    `ts` is its timestamp key. One round trip without an archive.
+    """
+    manifest = getattr(engine, "manifest", None)
+    if manifest is not None:
+        found: SourceId = manifest.source
+        return found
+    kv = engine.get(source_key(ts)).kv
+    return None if kv is None else SourceId.decode(kv.value)
 
 
 class Lookup:

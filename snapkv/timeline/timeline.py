@@ -12,10 +12,10 @@ from weakref import ref
 from snapkv.base.waiting import check_in_time
 from snapkv.clock import Unmarked
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import Engine, KeyValue, Range
+from snapkv.engine.contract import REVISION_MAX, Engine, KeyValue, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.hooks import Path
-from snapkv.layout import Mark, StampRecord, stamps_of
+from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, stamps_of
 from snapkv.timeline.blocks import MARKS_MAX
 from snapkv.timeline.continuity import RESTORED, ContinuousWatcher
 from snapkv.timeline.moment import Moment, compaction_error
@@ -182,6 +182,28 @@ class Timeline:
         """Return the mark with that ordinal, which exists; 1 to 6 round trips."""
         newest = self.tracker.head()
         return newest if ordinal >= newest.ordinal else self.tracker.between(ORDINAL, ordinal)[0]
+
+    def of_source(self, revision: int) -> Mark | None:
+        """Return the mark that recorded a revision of the source, or the newest one before it.
+
+        The creation's mark if all are newer; None if this is not a record. Source revisions rise
+        with commits, so a round trip narrows the search to a 128th. Commits that were not recorded
+        count as newer than all that were.
+        """
+        low, after, after_source = self.tracker.creation, None, REVISION_MAX
+        until, high = max(1, self.tracker.engine.compacted_revision()) - 1, self.head().revision + 1
+        while (between := high - until - 1) > 0:
+            count = min(READS_MAX, between)
+            probes = [until + between * (i + 1) // count for i in range(count)]
+            for probe, found in zip(probes, self.stamps(probes), strict=True):
+                mark, source = _source_of(found) if found else (self.tracker.creation, 0)
+                if source >= revision:
+                    after, after_source, high = mark, source, mark.revision
+                    break
+                low, until = mark, probe
+        if low.ordinal == CREATION_ORDINAL and after_source == REVISION_MAX:
+            return None
+        return after if after_source == revision else low
 
     def find(self, timestamp: int) -> tuple[Mark, StampRecord] | None:
         """Return the commit with exactly this timestamp, None if there is none.
@@ -362,6 +384,14 @@ class Timeline:
         ):
             return None
         return self.tracker.after(mark)
+
+
+def _source_of(found: tuple[Mark, StampRecord]) -> tuple[Mark, int]:
+    """Return a mark, and the revision of the source that it recorded."""
+    mark, stamp = found
+    if mark.ordinal == CREATION_ORDINAL:
+        return mark, 0
+    return mark, REVISION_MAX if stamp.source is None else stamp.source[0]
 
 
 class _Search:

@@ -35,6 +35,7 @@ class CommitSummary(Counted):
 
     `counts` are of `+ ~ -`, `names` some of the keys. `spaces` counts changes in a store's spaces.
     `timestamp` of a foreign write is the timestamp of its tick. `meta` are the commit's facts.
+    `source_revision` is the one that a record's commit recorded.
     """
 
     revision: int
@@ -47,6 +48,7 @@ class CommitSummary(Counted):
     spaces: Counter[str] = field(default_factory=Counter)
     foreign: bool = False
     meta: Mapping[str, Scalar] = field(default_factory=dict)
+    source_revision: int | None = None
 
     @property
     def tick(self) -> bool:
@@ -161,6 +163,7 @@ def step_of(source: Source, found: CommitChanges) -> CommitSummary:
         spaces,
         stamp is None,
         {} if stamp is None or stamp.meta is None else dict(stamp.meta),
+        None if stamp is None else stamp.source_revision,
     )
 
 

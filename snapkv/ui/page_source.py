@@ -23,6 +23,7 @@ from snapkv.times import (
     end_of_ms,
     format_time,
     is_digits,
+    names_revision,
     physical_ms,
     revision_of,
     understood,
@@ -42,7 +43,7 @@ def typed(text: str | None, now_ms: Callable[[], int]) -> When | None:
     text = (text or "").strip()
     if text in ("", "now"):
         return None
-    if revision_of(text) is not None or text[0] in "+-":
+    if names_revision(text) or text[0] in "+-":
         return text
     if is_digits(text):
         return understood(text, now_ms(), UTC).state
@@ -160,8 +161,13 @@ class Source:
         return max(self.reader.clock.now_ms(), physical_ms(newest))
 
     def when(self, text: str | None) -> When | None:
-        """Return the moment that a text of a URL names, None for now; see `typed`."""
+        """Return the moment that a text of a URL names, None for now; see `typed`.
+
+        A revision of the source of a record becomes the revision of its commit.
+        """
         found = typed(text, self.now_ms)
+        if (revision := self.reader.revision_of(found)) is not None:
+            return f"rev:{revision}"
         if isinstance(found, str) and found[0] in "+-":
             return int(self.reader.resolve(found))
         return found

@@ -209,7 +209,7 @@ class Context(PageRequest):
         times = {
             name: str(self.source.timestamp(self.state[name]))
             for name in TIMES
-            if self.state[name].startswith("rev:")
+            if self.state[name].startswith(("rev:", "rv:"))
         }
         return self.state.of_fleet(**times)
 

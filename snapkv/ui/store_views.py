@@ -158,12 +158,13 @@ class VersionRow:
     size: int | None
     writer: str | None
     note: str | None
+    source_revision: int | None = None
 
     @classmethod
     def of(cls, each: Version) -> VersionRow:
         """Return a version without its value."""
         size = None if each.value is None else len(each.value)
-        return cls(each.ts, each.revision, size, each.writer, each.note)
+        return cls(each.ts, each.revision, size, each.writer, each.note, each.source_revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +202,21 @@ class Owed:
     timestamp: int | None
     writer: str | None
     note: str | None
+    source_revision: int | None = None
 
     @classmethod
     def of(cls, each: Blame) -> Owed:
         """Return a path or a line without the value of its version."""
         place, version = each.place if isinstance(each.place, str) else "", each.version
-        return cls(place, each.text, version.revision, version.ts, version.writer, version.note)
+        return cls(
+            place,
+            each.text,
+            version.revision,
+            version.ts,
+            version.writer,
+            version.note,
+            version.source_revision,
+        )
 
 
 def key(c: Context) -> Page:

@@ -113,7 +113,7 @@ class State:
         kept = {
             name: value
             for name, value in self.fields.items()
-            if name not in OF_MEMBER and not (name in TIMES and value.startswith("rev:"))
+            if name not in OF_MEMBER and not (name in TIMES and value.startswith(("rev:", "rv:")))
         }
         return State(self.path, {**kept, **changes})
 

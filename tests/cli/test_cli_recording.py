@@ -348,3 +348,33 @@ def test_commands_read_keys_that_are_too_long_for_the_record(cli: Cli) -> None:
     assert (removed.code, removed.err) == (1, f"snapkv: no key {name!r}\n")
     assert never.code == 2
     assert "the engine accepts at most 501" in never.err
+
+
+def test_a_record_shows_the_revisions_of_its_source_and_takes_them(cli: Cli) -> None:
+    cli.ok("put", "k8s/a", "1")
+    cli.ok("record", "--into", "lmdb:./copy", "--once")
+    cli.ok("put", "k8s/a", "2")
+    cli.ok("put", "k8s/b", "2")
+    cli.ok("record", "--into", "lmdb:./copy", "--once")
+    source = cli.ok("log", "-n", "2", "--json").json[-1]["revision"]
+    copy = ("--store", "lmdb:./copy")
+    (found,) = [
+        each for each in cli.ok("log", "--json", *copy).json if each["source_revision"] == source
+    ]
+    own = f"{found['revision']} rv {source}"
+    assert own in cli.ok("log", *copy).out
+    assert f"revision   {own}\n" in cli.ok("show", f"rv:{source}", *copy).out
+    assert own in cli.ok("history", "k8s/a", *copy).out
+    assert own in cli.ok("blame", "k8s/a", *copy).out
+    assert own in cli.ok("ls", "--long", *copy).out
+    assert cli.ok("history", "k8s/a", "-n1", "--json", *copy).json[0]["source_revision"] == source
+    assert cli.ok("ls", "--long", "--json", *copy).json[0]["source_revision"] == source
+    assert cli.ok("get", "k8s/a", "--at", f"rv:{source}", *copy).out == "2"
+    assert cli.ok("ls", "--at", f"rv:{source}", *copy).lines == ["k8s/a"]
+    assert cli.ok("diff", f"rv:{source}", "--name-only", *copy).lines == ["k8s/b"]
+    assert (
+        cli.ok("log", "--since", f"rv:{source}", "-p", "--name-only", *copy).lines[1] == "  k8s/b"
+    )
+    refused = cli("get", "k8s/a", "--at", f"rv:{source}")
+    assert refused.code == 2
+    assert "is not a record" in refused.err
