@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import ssl
@@ -18,7 +19,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class Cluster:
         ports = self._kept("ports", lambda: json.dumps(_free_ports(3)))
         self.etcd_port, self.peer_port, self.api_port = json.loads(ports)
         self._token = self._kept("token", lambda: secrets.token_hex(16))
-        self.encryption: list[dict[str, object]] = []
+        self.encryption: list[Mapping[str, object]] = []
         """The providers of `encrypt_with`, the one that writes first."""
 
     def _kept(self, name: str, make: Callable[[], str]) -> str:
@@ -148,6 +149,14 @@ class Cluster:
             *("--service-account-private-key-file", str(self.folder / "accounts.key")),
             *("--secure-port", "0", "--controllers", "*,-ttl"),
         )
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        _wait(lambda: self._has(path), "kube-controller-manager")
+
+    def restart_api(self, *, kill: bool = False) -> None:
+        """Stop the API server and start it; so the controller manager, which ends without it."""
+        self.stop("kube-controller-manager", "kube-apiserver", kill=kill)
+        self.start_api()
+        self.start_controllers()
 
     def stop(self, *names: str, kill: bool = False) -> None:
         """Stop the parts of these names (all by default); with `kill` by SIGKILL."""
@@ -209,9 +218,33 @@ class Cluster:
         words = (str(self.programs / "etcdctl"), "--endpoints", endpoint, *words)
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
 
+    @property
+    def revision(self) -> int:
+        """The newest revision of its etcd."""
+        status = json.loads(self.etcdctl("endpoint", "status", "-w", "json"))[0]["Status"]
+        revision: int = status["header"]["revision"]
+        return revision
+
+    def restore(self, backup: Path) -> None:
+        """Set the data of etcd, which does not run, back to a backup."""
+        shutil.rmtree(self.folder / "etcd")
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        words = [
+            *(str(self.programs / "etcdutl"), "snapshot", "restore", str(backup)),
+            *("--data-dir", str(self.folder / "etcd"), "--name", "one"),
+            *("--initial-cluster", f"one={peer}", "--initial-advertise-peer-urls", peer),
+        ]
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
+
+    def _has(self, path: str) -> bool:
+        try:
+            return bool(self.api(path))
+        except urllib.error.HTTPError:
+            return False
+
     # --- settings ---
 
-    def encrypt_with(self, *providers: dict[str, object]) -> None:
+    def encrypt_with(self, *providers: Mapping[str, object]) -> None:
         """Set the providers of encryption at rest of secrets; a new start of the API takes them.
 
         The first one writes, all read: `{"aescbc": {"keys": [{"name": "key1", "secret": ...}]}}`.
