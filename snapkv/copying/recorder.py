@@ -11,12 +11,19 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from snapkv.base.clocks import SystemClock
-from snapkv.base.waiting import StopEvent, monotonic, pause_unless
+from snapkv.base.waiting import StopEvent, monotonic, pause, pause_unless
 from snapkv.clock import HybridClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
 from snapkv.copying.record_options import RecordOptions, RecordStatus, Report
-from snapkv.copying.sources import PrefixSource, Recorded, SourceFollower, StoreSource, gap_note
+from snapkv.copying.sources import (
+    PrefixSource,
+    Recorded,
+    SourceCommit,
+    SourceFollower,
+    StoreSource,
+    gap_note,
+)
 from snapkv.copying.store_commits import guard_of
 from snapkv.copying.store_target import RecordTarget, StoreTarget
 from snapkv.engine.contract import Compare, Engine, KeyValue, Put, Range, Txn
@@ -155,6 +162,8 @@ class Recorder:
 
 WAIT_S = 0.5
 """The longest wait for a step."""
+NAP_S = 0.02
+"""How long steps may gather before they are taken, in seconds."""
 RESUME_TRIES = 8
 """The most times that a state is read again because compaction overtook the scan."""
 
@@ -179,9 +188,10 @@ class Recording:
         self._source, self._target, self._guard = source, target, guard
         self._options, self._status = options, status
         self._watermark: Watermark | None = None
-        self._overtaken = False
+        self._overtaken = self._took = False
+        self._every_s, self._flush_s = options.every_s, options.flush_s
         now = monotonic()
-        self._flush_at, self._tick_at = now + options.flush_s, now + options.every_s
+        self._flush_at, self._tick_at = now + self._flush_s, now + self._every_s
         self._last, self._follower = self._resume()
 
     # --- steps ---
@@ -196,7 +206,7 @@ class Recording:
         now = monotonic()
         left = min(timeout, max(0.0, self._flush_at - now), max(0.0, self._tick_at - now))
         try:
-            step = self._follower.next(min(left, self._target.settle_in()))
+            step = self._next(left)
         except CompactedError:
             self._overtaken = True
             return
@@ -205,7 +215,7 @@ class Recording:
             self._status.note_recorded(self._last)
             return
         if step is None and monotonic() >= self._tick_at:
-            self._tick_at = monotonic() + self._options.every_s
+            self._tick_at = monotonic() + self._every_s
             step = self._follower.tick(own_revision=not self._options.is_store)
         if step is not None:
             self._target.add(step)
@@ -213,12 +223,26 @@ class Recording:
             self._status.commits += 1
             self._status.changes += len(step.events)
             self._status.note_seen(step.mark)
-            self._tick_at = monotonic() + self._options.every_s
+            self._tick_at = monotonic() + self._every_s
             if not self._target.pending:
                 self._status.note_recorded(step.mark)
         self._status.bytes = self._target.pending
         if self._is_due():
             self.flush()
+
+    def _next(self, left: float) -> SourceCommit | None:
+        """Return the next step, after `left` seconds at most.
+
+        After a step it lets more of them come: to be woken for each costs more than the step.
+        """
+        if self._took:
+            if (step := self._follower.next(0.0)) is not None:
+                return step
+            self._took = False
+            pause(min(NAP_S, left, self._target.settle_in()))
+        step = self._follower.next(min(left, self._target.settle_in()))
+        self._took = step is not None
+        return step
 
     def catch_up(self, each: Callable[[], None] = lambda: None) -> None:
         """Record all that exists now, durably; call `each` after each step."""
@@ -236,7 +260,7 @@ class Recording:
 
     def flush(self) -> None:
         """Make all that was taken durable; then let compaction of the source pass it."""
-        self._flush_at = monotonic() + self._options.flush_s
+        self._flush_at = monotonic() + self._flush_s
         self._target.flush()
         self._status.note_recorded(self._last)
         self._move_watermark()
