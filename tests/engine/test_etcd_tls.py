@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from etcd_engines import events_until, get, opened, put
 from etcd_server import Certificates, EtcdServer, make_certificates
+from etcd_server.certificates import sign
 
 import snapkv
+import snapkv.aio
 from snapkv.base.waiting import monotonic
 from snapkv.clock import SystemClock
 from snapkv.engine.contract import Refused
-from snapkv.engine.etcd.security import GRPC_ROOTS, system_authorities
-from snapkv.errors import EngineUnavailableError
+from snapkv.engine.etcd.security import GRPC_ROOTS, Security, system_authorities
+from snapkv.errors import EngineUnavailableError, InvalidOptionError
 
 pytestmark = pytest.mark.slow
 
@@ -101,8 +106,8 @@ def test_clients_without_the_certificate_stay_out(
 
 def test_a_server_of_another_ca(serving: EtcdServer, tmp_path: Path) -> None:
     others = make_certificates(tmp_path)
-    refused_in_time(serving.url, {"ca_cert": str(others.ca)}, "CERTIFICATE_VERIFY_FAILED")
-    refused_in_time(serving.url, {"tls": True}, "CERTIFICATE_VERIFY_FAILED")
+    refused_in_time(serving.url, {"ca_cert": str(others.ca)}, f"{others.ca} is the authority")
+    refused_in_time(serving.url, {"tls": True}, "give its authority: ca_cert=")
 
 
 def test_tls_on_one_side_only(serving: EtcdServer, etcd: EtcdServer) -> None:
@@ -130,15 +135,97 @@ def test_a_server_by_its_name(serving: EtcdServer) -> None:
         assert get(engine, b"k") == b"1"
 
 
-def test_a_certificate_that_does_not_fit_is_told_at_once(
-    serving: EtcdServer, tmp_path: Path
-) -> None:
-    """Waiting does not change it, so nobody is made to."""
-    others = make_certificates(tmp_path)
+PAIR = r"cert= and key= \(SNAPKV_ETCD_CERT, SNAPKV_ETCD_KEY\)"
+
+
+def raises_at_once(url: str, why: str, **options: object) -> None:
+    """Opening a store raises one error with the reason, without waiting for another answer."""
     began = monotonic()
-    with pytest.raises(EngineUnavailableError, match="its certificate is not trusted"):
-        snapkv.open(serving.url, ca_cert=str(others.ca))
-    assert monotonic() - began < 6.0
+    with pytest.raises(EngineUnavailableError, match=why):
+        snapkv.open(url, **options)
+    assert monotonic() - began < 3.0
+
+
+def test_a_client_without_a_certificate_reads_that_one_is_wanted(asking: EtcdServer) -> None:
+    raises_at_once(asking.url, f"wants a client certificate: give {PAIR}", ca_cert=of(asking).ca)
+    raises_at_once(asking.url, f"speaks TLS and wants a client certificate: give ca_cert=.*{PAIR}")
+
+
+def test_a_rejected_client_certificate_is_named_with_the_reason(
+    asking: EtcdServer, tmp_path: Path
+) -> None:
+    others = make_certificates(tmp_path)
+    theirs = {"cert": others.cert("client"), "key": others.key("client")}
+    why = f"rejects the client certificate {theirs['cert']}: "
+    raises_at_once(asking.url, why, ca_cert=of(asking).ca, **theirs)
+
+
+@pytest.mark.parametrize("expired", ["server", "client"])
+def test_an_expired_certificate_is_named(expired: str, tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path / "certificates", client_auth=expired == "client")
+    why = {
+        "server": "is not trusted: certificate has expired",
+        "client": "client.crt: certificate expired",
+    }
+    with EtcdServer(tmp_path / "etcd", tls=certificates) as server:
+        sign(certificates.folder, expired, days="-1")  # etcd reads its own for each connection
+        options = pair(server) if expired == "client" else {"ca_cert": certificates.ca}
+        raises_at_once(server.url, why[expired], **options)
+
+
+def test_tls_on_one_side_is_said_at_once(
+    serving: EtcdServer, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    others = make_certificates(tmp_path)
+    raises_at_once(serving.url, "its certificate is not trusted", ca_cert=others.ca)
+    raises_at_once(serving.url, r"speaks TLS: give ca_cert= \(SNAPKV_ETCD_CACERT\), or tls=True")
+    raises_at_once(etcd.url, "speaks no TLS: give no certificates", ca_cert=of(serving).ca)
+
+
+def test_the_reason_is_in_the_error_of_endpoints_that_fail_differently(asking: EtcdServer) -> None:
+    """One endpoint is down, the other wants a certificate."""
+    url = f"etcd://127.0.0.1:9,{asking.endpoint}"
+    with (
+        opened(url, ca_cert=str(of(asking).ca)) as engine,
+        pytest.raises(EngineUnavailableError, match="wants a client certificate"),
+    ):
+        get(engine, b"k", timeout=0.7)
+
+
+def test_in_a_loop_the_reason_is_said_at_once(asking: EtcdServer) -> None:
+    async def opens() -> None:
+        await snapkv.aio.open(asking.url, ca_cert=of(asking).ca)
+
+    began = monotonic()
+    with pytest.raises(EngineUnavailableError, match="wants a client certificate"):
+        asyncio.run(opens())
+    assert monotonic() - began < 3.0
+
+
+def test_a_key_that_this_user_may_not_read(asking: EtcdServer, tmp_path: Path) -> None:
+    """Of kubeadm the keys are root's, mode 0600."""
+    tmp_path.chmod(0o755)
+    options = pair(asking) | {"key": str(tmp_path / "client.key")}
+    (tmp_path / "client.key").write_bytes(of(asking).key("client").read_bytes())
+    (tmp_path / "client.key").chmod(0)
+    with (
+        as_another_user(),
+        pytest.raises(InvalidOptionError, match=r"client.key: Permission denied: run as its owner"),
+    ):
+        Security.of(None, None, options["key"], options["key"])
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    """Run without the rights of root, which reads all files."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 @pytest.mark.parametrize("place", ["SSL_CERT_FILE", "SSL_CERT_DIR"])

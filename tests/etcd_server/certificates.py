@@ -65,10 +65,15 @@ def make_certificates(
     for name, common in (("server", "localhost"), ("client", client_name)):
         request = ("-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={common}")
         _openssl(folder, "req", *new_key, *request)
-        signed = ("-in", f"{name}.csr", "-out", f"{name}.crt", "-extfile", f"{name}.ext")
-        by = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", _DAYS)
-        _openssl(folder, "x509", "-req", *signed, *by)
+        sign(folder, name)
     return Certificates(folder, client_auth)
+
+
+def sign(folder: Path, name: str, days: str = _DAYS) -> None:
+    """Sign a certificate by the folder's CA; days "-1": it was valid until yesterday."""
+    signed = ("-in", f"{name}.csr", "-out", f"{name}.crt", "-extfile", f"{name}.ext")
+    by = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", days)
+    _openssl(folder, "x509", "-req", *signed, *by)
 
 
 def _openssl(folder: Path, *arguments: str) -> None:

@@ -125,8 +125,8 @@ class ClusterClient:
         self._login, self._token = login, token
         self._at = 0
         self.failovers = Failovers(self._endpoints[0].address)
-        # endpoints that did not answer as etcd since one last did
-        self._strangers: set[str] = set()
+        # endpoints that did not answer as etcd since one last did, and why
+        self._strangers: dict[str, SnapKVError] = {}
         self._closed = False
         self._lock = threading.Lock()
         self._renewing = here().lock()  # held while the token is requested
@@ -177,8 +177,9 @@ class ClusterClient:
             tries += 1
             self.wait_before(tries, deadline)
             if monotonic() >= deadline:
+                why = next(iter(self._strangers.values()), failure)
                 raise EngineUnavailableError(
-                    f"no answer from {', '.join(self.addresses)} in {bound_s:g} s: {failure}"
+                    f"no answer from {', '.join(self.addresses)} in {bound_s:g} s: {why}"
                 ) from failure
 
     def _raise_if_final(
@@ -198,12 +199,12 @@ class ClusterClient:
         error = refusal_of(failure, size)
         if error is not None and not is_for_elsewhere(failure):
             raise error from failure
-        stranger = stranger_error(failure, endpoint.address)
+        stranger = endpoint.handshake_error(failure) or stranger_error(failure, endpoint.address)
         if stranger is None or error is not None:
-            self._strangers.discard(endpoint.address)
+            self._strangers.pop(endpoint.address, None)
             return
-        self._strangers.add(endpoint.address)
-        if self._strangers.issuperset(e.address for e in self._endpoints):
+        self._strangers[endpoint.address] = stranger
+        if all(e.address in self._strangers for e in self._endpoints):
             raise stranger from failure
 
     def _try_s(self, left_s: float, tries: int) -> float:

@@ -11,10 +11,16 @@ from collections.abc import Callable, Iterable
 from snapkv.base.concurrency import THREADS, here
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.engine.etcd.aio_client import AioChannel, AioWatchStream
-from snapkv.engine.etcd.grpc_client import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
+from snapkv.engine.etcd.grpc_client import (
+    WATCH_ANSWER_BYTES_MAX,
+    CallFailed,
+    Channel,
+    WatchStream,
+)
+from snapkv.engine.etcd.handshake import handshake_error
 from snapkv.engine.etcd.options import VARIABLES
 from snapkv.engine.etcd.security import Credentials, Security
-from snapkv.errors import InvalidOptionError, ServerWarning
+from snapkv.errors import EngineUnavailableError, InvalidOptionError, ServerWarning
 
 PORT = 2379
 SCHEME = "etcd://"
@@ -107,8 +113,11 @@ class Endpoint:
         address: str,
         make: Callable[[], AnyChannel],
         make_watches: Callable[[], AnyChannel] | None = None,
+        *,
+        security: Security | None = None,
     ) -> None:
         self.address, self._make, self._make_watches = address, make, make_watches or make
+        self._security, self._has_answered = security, False
         self._calls: dict[bool, AnyChannel] = {}  # by whether they are the main thread's
         self._watches: dict[bool, AnyChannel] = {}
         self._proven: set[bool] = set()
@@ -121,6 +130,7 @@ class Endpoint:
     @proven.setter
     def proven(self, answered: bool) -> None:
         if answered:
+            self._has_answered = True
             self._proven.add(_is_main())
         else:
             self._proven.discard(_is_main())
@@ -133,7 +143,14 @@ class Endpoint:
             address,
             lambda: to(address, security),
             lambda: to(address, security, answer_bytes_max=WATCH_ANSWER_BYTES_MAX),
+            security=security,
         )
+
+    def handshake_error(self, failure: CallFailed) -> EngineUnavailableError | None:
+        """Return what is wrong with TLS if that is why the endpoint has never answered."""
+        if self._security is None or self._has_answered:
+            return None
+        return handshake_error(failure, self.address, self._security)
 
     def calls(self) -> AnyChannel:
         """Return the channel for this thread's calls."""

@@ -108,6 +108,9 @@ def _pem(path: str | None) -> bytes | None:
         return None
     try:
         pem = Path(path).read_bytes()
+    except PermissionError as e:
+        advice = "run as its owner, or give this user a copy"
+        raise InvalidOptionError(f"{path}: {e.strerror}: {advice}") from e
     except (OSError, ValueError) as e:
         raise InvalidOptionError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
     if b"-----BEGIN" not in pem:
