@@ -34,6 +34,7 @@ from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, pause
 from snapkv.engine.bulk_reads import changes, versions_of
 from snapkv.engine.contract import (
+    ALL_KEYS_END,
     ChangeColumns,
     Columns,
     EngineLimits,
@@ -59,7 +60,7 @@ from snapkv.errors import (
     ReadOnlyError,
     StoreClosedError,
 )
-from snapkv.layout import FormatRecord, Layout
+from snapkv.layout import FIRST_KEY, FormatRecord, Layout
 
 # --- the changes in an archive, revision by revision, as a watch of an engine would bring them ---
 
@@ -420,6 +421,26 @@ class ArchiveEngine:
             self._files_open, self._marks, self.layout.ts, manifest, key, range_end, low
         )
         return found, manifest.high
+
+    def newest_change(self) -> KeyEvent | None:
+        """Return a change of the newest revision that has one; None if no delta has one.
+
+        None, too, for what closed a gap: when its changes happened is lost. Reads a delta.
+        """
+
+        def found(manifest: Manifest) -> KeyEvent | None:
+            known = max((gap.high + 1 for gap in manifest.gaps), default=manifest.since)
+            for delta in reversed(manifest.of_kind("delta")):
+                if delta.rows:
+                    newest = pc.max(self._files_open.column(delta, "revision")).as_py()
+                    if newest <= known:
+                        return None
+                    return next(
+                        _changes(self._files_open, [delta], FIRST_KEY, ALL_KEYS_END, newest)
+                    )
+            return None
+
+        return self._read(0, found)
 
     # --- the rest of an engine ---
 

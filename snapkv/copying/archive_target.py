@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 from snapkv.archive import open_files as open_files
 from snapkv.archive.engine import ArchiveEngine as ArchiveEngine
@@ -12,8 +13,9 @@ from snapkv.archive.manifest import publish as publish
 from snapkv.archive.writer import ArchivedChange, ArchiveWriter
 from snapkv.base.waiting import monotonic
 from snapkv.copying.sources import Pages, SourceCommit, differences, lost_marks
-from snapkv.engine.contract import KeyValue
+from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.layout import SourceId, prefix_end, stamp_of
+from snapkv.reading.snapshot import paired
 from snapkv.times import end_of_ms
 
 FLUSH_ROWS = 100_000
@@ -50,17 +52,33 @@ class ArchiveTarget:
         """Return the newest mark in the archive."""
         return None if self.writer.manifest is None else self.writer.last_mark()
 
+    def newest_change(self) -> KeyEvent | None:
+        """Return the newest recorded change; None if states alone show it. Reads one delta."""
+        return ArchiveEngine(self._files).newest_change()
+
+    def differs(self, mark: KeyValue, state: Pages) -> bool:
+        """Return whether a state is not the one recorded at the newest mark."""
+        pairs = paired(chain.from_iterable(self._state(mark)), chain.from_iterable(state))
+        return any(
+            old is None
+            or new is None
+            or (old.mod_revision, old.value) != (new.mod_revision, new.value)
+            for old, new in pairs
+        )
+
+    def _state(self, mark: KeyValue) -> Pages:
+        root = self.writer.layout.root
+        return ArchiveEngine(self._files).scan(root, prefix_end(root), revision=mark.mod_revision)
+
     def begin(self, mark: KeyValue, state: Pages) -> None:
         """Write a state as a base."""
         self.writer.begin(mark, state)
 
     def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
         """Write the differences between the newest archived state and the state of a mark."""
-        root = self.writer.layout.root
-        known = ArchiveEngine(self._files)
-        before = known.scan(root, prefix_end(root), revision=last.mod_revision)
         lost, timestamp = lost_marks(last, mark), stamp_of(mark.value)
-        changes = (ArchivedChange(event, timestamp) for event in differences(before, state, mark))
+        found = differences(self._state(last), state, mark)
+        changes = (ArchivedChange(event, timestamp) for event in found)
         gap = None
         if lost:
             gap = Gap(last.mod_revision + 1, mark.mod_revision - 1, stamp_of(last.value), timestamp)

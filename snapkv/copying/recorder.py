@@ -36,6 +36,7 @@ from snapkv.errors import (
     NoSpaceError,
     SessionLostError,
     StoreNotFoundError,
+    StoreRestoredError,
 )
 from snapkv.hooks import Notifier, RecordEvent, StoreLabel, checked_hooks
 from snapkv.layout import FIRST_KEY, Layout, prefix_end, raw_key
@@ -124,7 +125,7 @@ class Recorder:
                 if monotonic() - tended >= TEND_S:
                     self._tend(recording)
                     tended = monotonic()
-        except LATER:
+        except (*LATER, StoreRestoredError):  # what was taken before is of the history recorded
             with suppress(*LATER):  # the target may still answer
                 recording.flush()
             raise
@@ -312,7 +313,7 @@ class Recording:
             mark = source.first()
             target.begin(mark, source.state(mark))
             return mark
-        source.check(last)
+        source.check(last, target)
         compacted = source.engine.compacted_revision()
         if compacted <= last.mod_revision:
             return last

@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from snapkv.base.waiting import check_in_time, monotonic
 from snapkv.clock import HybridClock
@@ -35,6 +35,28 @@ class SourceCommit(NamedTuple):
     events: tuple[KeyEvent, ...]
 
 
+class RecordedState(Protocol):
+    """What a target shows of what it has recorded, to be compared with the source."""
+
+    def newest_change(self) -> KeyEvent | None:
+        """Return the newest recorded change, with the source's stored key and revision.
+
+        None if the record does not show one: nothing has changed since a state was recorded, or
+        the change is too long ago.
+        """
+
+    def differs(self, mark: KeyValue, state: Pages) -> bool:
+        """Return whether a state of the source is not the one recorded at the newest mark."""
+
+
+def restored(engine: Engine, what: str) -> StoreRestoredError:
+    """Return the error for a source that has another history than what was recorded."""
+    return StoreRestoredError(
+        f"{engine.url} has another history than what was recorded ({what}): it was restored "
+        "since; record into a new place"
+    )
+
+
 class SourceFollower(ABC):
     """The steps of a source from some mark on; no revision up to `reached` is still to come."""
 
@@ -48,12 +70,17 @@ class SourceFollower(ABC):
         raise.
         """
         deadline = monotonic() + timeout
-        while (batch := self._watcher.next(max(0.0, deadline - monotonic()))) is not None:
+        while (batch := self._batch(max(0.0, deadline - monotonic()))) is not None:
             check_in_time()
-            self.reached = batch.revision
-            if (step := self._step(batch)) is not None:
+            step = self._step(batch)
+            self.reached = max(self.reached, batch.revision)
+            if step is not None:
                 return step
         return None
+
+    def _batch(self, timeout: float) -> WatchBatch | None:
+        """Return the next batch of the watch, which is of the history that is recorded."""
+        return self._watcher.next(timeout)
 
     @abstractmethod
     def _step(self, batch: WatchBatch) -> SourceCommit | None:
@@ -100,7 +127,7 @@ class StoreSource:
         StampRecord.decode(kv.value)
         return kv
 
-    def check(self, last: KeyValue) -> None:
+    def check(self, last: KeyValue, record: RecordedState) -> None:
         """Compare a mark with the engine's at that revision; one round trip."""
         try:
             theirs = self.engine.get(self.layout.ts, last.mod_revision).kv
@@ -111,10 +138,7 @@ class StoreSource:
         known = StampRecord.decode(last.value)
         found = None if theirs is None else StampRecord.decode(theirs.value)
         if found is None or (found.timestamp, found.nonce) != (known.timestamp, known.nonce):
-            raise StoreRestoredError(
-                f"{self.engine.url} has another history than what was recorded: it was restored "
-                "since; record into a new place"
-            )
+            raise restored(self.engine, f"at revision {last.mod_revision}")
 
     def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
         """Yield the keys of the store in pages, none newer than the mark."""
@@ -174,6 +198,8 @@ class PrefixSource:
         self.echo_ends: tuple[bytes, ...] = ()
         self.is_echo: Callable[[bytes], bool] = lambda value: False
         self._range = prefix or FIRST_KEY, prefix_end(prefix)
+        self._newest: KeyEvent | None = None  # change that is known, as it is recorded
+        self._unchanged = 0  # the revision since which nothing has changed, up to the newest mark
         answer = engine.get(FIRST_KEY)
         cluster = answer.header.cluster if engine.remote else 0
         if known is None:
@@ -207,14 +233,57 @@ class PrefixSource:
         ordinal = 2 if last is None else last.version + lost + 1
         return KeyValue(self.layout.ts, stamp.encode(), self.identity.created, revision, ordinal)
 
-    def check(self, last: KeyValue) -> None:
-        """Make sure that the engine has the revision of a mark; one round trip."""
-        header = self.engine.get(FIRST_KEY).header
-        if header.revision < last.mod_revision:
-            raise StoreRestoredError(
-                f"{self.engine.url} is at revision {header.revision}, and {last.mod_revision} was "
-                "recorded: it was restored since; record into a new place"
-            )
+    def check(self, last: KeyValue, record: RecordedState) -> None:
+        """Compare the newest recorded change with the engine, or else the states at a mark.
+
+        A round trip or two; a scan of both states if the record does not show a change.
+        """
+        self._newest = record.newest_change()
+        if self._newest is not None:
+            self._unchanged = self._newest.kv.mod_revision
+            self.verify(last.mod_revision)
+            return
+        try:
+            self.engine.get(FIRST_KEY, last.mod_revision)
+            differs = record.differs(last, self.state(last))
+        except CompactedError:
+            return
+        except FutureRevisionError as e:
+            raise restored(self.engine, str(e)) from e
+        if differs:
+            raise restored(self.engine, f"at revision {last.mod_revision}")
+
+    def verify(self, at: int) -> None:
+        """Raise `StoreRestoredError` unless the newest known change is in force at a revision.
+
+        Nothing is known of a revision that the engine has compacted: then a gap shows it. One round
+        trip; two if the change is a removal.
+        """
+        key, revision = FIRST_KEY, 0
+        if self._newest is not None:
+            key, revision = self._as_observed(self._newest.kv.key), self._newest.kv.mod_revision
+        try:
+            found = self.engine.get(key, at).kv
+            if self._newest is None:
+                return
+            if self._newest.is_delete:
+                # servers without an id (kine) also report removals of keys that never were
+                is_same = found is None
+                if is_same and self.identity.cluster:
+                    is_same = self.engine.get(key, revision - 1).kv is not None
+            else:
+                is_same = found is not None and self._is_recorded(found)
+        except CompactedError:
+            return
+        except FutureRevisionError as e:
+            raise restored(self.engine, str(e)) from e
+        if not is_same:
+            raise restored(self.engine, f"{key!r} was changed at revision {revision}")
+
+    def _is_recorded(self, found: KeyValue) -> bool:
+        assert self._newest is not None
+        known, found = self._newest.kv, self.as_stored(found)
+        return (found.mod_revision, found.value) == (known.mod_revision, known.value)
 
     def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
         """Yield the keys below the prefix in pages: first text, then what is in a space.
@@ -222,6 +291,7 @@ class PrefixSource:
         A second scan if there is any of the latter.
         """
         spaces, found = self.layout.spaces, False
+        self._newest, self._unchanged = None, mark.mod_revision
         for page in self._pages(mark):
             yield [kv for kv in page if not kv.key.startswith(spaces)]
             found = found or page[-1].key.startswith(spaces)  # sorted: spaces come last
@@ -230,12 +300,43 @@ class PrefixSource:
 
     def _pages(self, mark: KeyValue) -> Iterator[list[KeyValue]]:
         for page in self.engine.scan(*self._range, revision=mark.mod_revision):
-            yield sorted(self.as_stored(kv) for kv in page)
+            kvs = sorted(self.as_stored(kv) for kv in page)
+            self._note([KeyEvent(kv, False) for kv in kvs])
+            yield kvs
+
+    def _note(self, events: Iterable[KeyEvent]) -> None:
+        """Note which of some changes is the newest one; of a revision, rather not a removal."""
+        found = [*events] if self._newest is None else [self._newest, *events]
+        self._newest = max(found, key=lambda each: (each.kv.mod_revision, not each.is_delete))
 
     def follow(self, last: KeyValue) -> PrefixFollower:
         """Watch the prefix."""
-        watcher = self.engine.watch(*self._range, start_revision=last.mod_revision + 1)
-        return PrefixFollower(self, watcher, last)
+        return PrefixFollower(self, last)
+
+    def watch(self, reached: int) -> Watcher:
+        """Watch the prefix; up to the revision `reached`, the watch must bring nothing.
+
+        It begins after the newest known change, so that a change that was not recorded shows.
+        Two round trips at most.
+        """
+        start = min(reached, max(self._unchanged, self.engine.compacted_revision()))
+        return self.engine.watch(*self._range, start_revision=start + 1)
+
+    def recorded(self, batch: WatchBatch, reached: int) -> tuple[KeyEvent, ...]:
+        """Return the changes of a batch as they are recorded, and note them.
+
+        Raises `StoreRestoredError` if it is not after the revision `reached`, and `ArchiveError`
+        for a commit of this record.
+        """
+        if batch.revision <= reached:
+            if self.identity.cluster or not all(event.is_delete for event in batch.events):
+                raise restored(self.engine, f"revision {batch.revision} was not recorded")
+            return ()  # of kine: see `verify`
+        self.check_echoes(batch.events)
+        events = [KeyEvent(self.as_stored(e.kv), e.is_delete) for e in batch.events]
+        self._note(events)
+        self._unchanged = batch.revision
+        return tuple(sorted(events))
 
     def check_echoes(self, events: Iterable[KeyEvent]) -> None:
         """Raise `ArchiveError` if a commit of this record comes back: it would never end.
@@ -258,15 +359,28 @@ class PrefixSource:
             return kv._replace(key=self.layout.space(OTHER_KEYS).prefix + kv.key, lease=0)
         return kv._replace(key=self.layout.data.prefix + kv.key, lease=0)
 
+    def _as_observed(self, stored: bytes) -> bytes:
+        space = self.layout.space(OTHER_KEYS).prefix
+        return stored.removeprefix(space if stored.startswith(space) else self.layout.data.prefix)
 
+
+# For example, the last recorded change of a prefix is that of key "a", at revision 40, and the
+# engine was at revision 50 when it answered last. The server is restored to revision 45, and "b"
+# is written at 46. The stream is opened again at 51, so it never brings that. So "a" is compared
+# at revision 50, and the prefix is watched anew, from 41 on: what comes up to 50 is of another
+# history.
 class PrefixFollower(SourceFollower):
-    """The revisions that changed a prefix, each with the time at which it was seen."""
+    """The revisions that changed a prefix, each with the time at which it was seen.
+
+    The server may be restored while it is followed. So the newest change is compared whenever the
+    watch was opened again, and before the first batch of each watch is returned.
+    """
 
     _watcher: Watcher
 
-    def __init__(self, source: PrefixSource, watcher: Watcher, last: KeyValue) -> None:
-        super().__init__(watcher, last.mod_revision)
-        self._source, self._last, self._reopened = source, last, watcher.reopened
+    def __init__(self, source: PrefixSource, last: KeyValue) -> None:
+        super().__init__(source.watch(last.mod_revision), last.mod_revision)
+        self._source, self._last, self._is_verified = source, last, False
 
     def tick(self, *, own_revision: bool) -> SourceCommit | None:
         """Return a step without changes."""
@@ -275,16 +389,23 @@ class PrefixFollower(SourceFollower):
         self._last = self._source.mark(self.reached, self._last)
         return SourceCommit(self._last, ())
 
-    def _step(self, batch: WatchBatch) -> SourceCommit | None:
-        if self._watcher.reopened != self._reopened:
-            self._reopened = self._watcher.reopened
-            self._source.check(self._last)
-        if not batch.events:
+    def _batch(self, timeout: float) -> WatchBatch | None:
+        batch = self._watcher.next(timeout)
+        if self._watcher.reopened:
+            self._source.verify(self.reached)
+            self._watcher.close()
+            self._watcher, self._is_verified = self._source.watch(self.reached), False
             return None
-        self._last = self._source.mark(batch.revision, self._last, room=len(batch.events) - 1)
-        self._source.check_echoes(batch.events)
-        events = [KeyEvent(self._source.as_stored(e.kv), e.is_delete) for e in batch.events]
-        return SourceCommit(self._last, tuple(sorted(events)))
+        if batch is not None and not self._is_verified:
+            self._source.verify(self.reached)
+            self._is_verified = True
+        return batch
+
+    def _step(self, batch: WatchBatch) -> SourceCommit | None:
+        if not batch.events or not (events := self._source.recorded(batch, self.reached)):
+            return None
+        self._last = self._source.mark(batch.revision, self._last, room=len(events) - 1)
+        return SourceCommit(self._last, events)
 
 
 Recorded = StoreSource | PrefixSource

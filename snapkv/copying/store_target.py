@@ -26,6 +26,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
+from snapkv.reading.change_replay import events_of
 from snapkv.reading.view import KeyspaceReads
 from snapkv.store.store import SnapshotKV
 from snapkv.store.store_writer import StoreWriter
@@ -34,6 +35,8 @@ from snapkv.times import end_of_ms
 if TYPE_CHECKING:
     from snapkv.copying.archive_target import ArchiveTarget
 
+NEWEST_IN = 1_000, 50_000
+"""The numbers of revisions in which the newest recorded change is looked for."""
 BEFORE_MARK = 1 << 17
 """The distance from the timestamp of a state's first part to that of its mark: half a
 millisecond."""
@@ -49,7 +52,7 @@ class StoreTarget:
         self._core, self._engine, self._layout = core, core.engine, core.layout
         self._commits = StoreCommits(core, guard)
         self._long_keys = [core.layout.space(name) for name in (LONG_KEYS, LONG_KEY_NAMES)]
-        self._root_bytes = 0  # of the source's keys
+        self._source_root = b""  # of the source's keys
 
     @property
     def pending(self) -> int:
@@ -78,7 +81,7 @@ class StoreTarget:
                 f"{self._core.url} is the record of another source: {known.name!r}, "
                 f"id {known.id.hex()}"
             )
-        self._commits.source, self._root_bytes = identity, len(Layout(identity.name).root)
+        self._commits.source, self._source_root = identity, Layout(identity.name).root
 
     @property
     def echo_ends(self) -> tuple[bytes, bytes]:
@@ -112,6 +115,58 @@ class StoreTarget:
         key = Layout(source.name).ts
         value = replace(stamp, source=None).encode()
         return KeyValue(key, value, source.created, revision, ordinal)
+
+    def newest_change(self) -> KeyEvent | None:
+        """Return the newest recorded change; None if it is a part of a state, or too long ago.
+
+        A watch of each window of revisions, and some round trips.
+        """
+        try:
+            return self._newest_change()
+        except CompactedError:
+            return None
+
+    def _newest_change(self) -> KeyEvent | None:
+        part, engine, layout = self._commits.part, self._engine, self._layout
+        until = engine.get(layout.ts).header.revision if part is None else part.create_revision - 1
+        recorded = layout.data.prefix, prefix_end(layout.spaces)
+        for window in NEWEST_IN:
+            first = max(until - window, engine.compacted_revision(), 1)
+            events = [
+                event
+                for event in events_of(engine, *recorded, first, until)
+                if event.kv.key.startswith((layout.data.prefix, layout.spaces))
+            ]
+            if events:
+                at = events[-1].kv.mod_revision
+                return self._as_change([e for e in events if e.kv.mod_revision == at], at)
+        return None
+
+    def _as_change(self, events: Sequence[KeyEvent], at: int) -> KeyEvent | None:
+        """Return one of the events of a revision as the source had it; None if that is unknown."""
+        mark = self._engine.get(self._layout.ts, at).kv
+        stamp = None if mark is None else StampRecord.decode(mark.value)
+        if mark is None or mark.mod_revision != at or stamp is None or stamp.source is None:
+            return None
+        values, names = self._long_keys
+        changes = [event for event in events if not event.kv.key.startswith(names.prefix)]
+        if stamp.note is not None or not changes:  # parts of states and of commits have notes
+            return None
+        (name, value, *_), is_delete = event = min(changes, key=lambda event: event.is_delete)
+        stored_name = name.removeprefix(self._layout.root)
+        if name.startswith(values.prefix):
+            short = names.encode(values.decode(name))
+            full = self._engine.get(short, at - 1 if is_delete else at).kv
+            assert full is not None, "both rows of a long key are written together"
+            stored_name = full.value
+        kv = KeyValue(self._source_root + stored_name, value, 0, stamp.source[0], 0)
+        return event._replace(kv=kv)
+
+    def differs(self, mark: KeyValue, state: Pages) -> bool:
+        """Return whether a state is not the one recorded at the newest mark; reads both."""
+        if self._commits.part is not None:  # it has a part of the next commit, too
+            return False
+        return next(self._differing(mark, state), None) is not None
 
     # --- recording ---
 
@@ -176,7 +231,7 @@ class StoreTarget:
             for page in state:
                 kept = []
                 for kv in page:
-                    rows = self._rows(kv.key[self._root_bytes :], kv.value)
+                    rows = self._rows(kv.key[len(self._source_root) :], kv.value)
                     if len(rows) > 1 or rows[0][0].startswith(spaces):
                         long.update(rows)
                     else:
@@ -217,7 +272,7 @@ class StoreTarget:
     def _writes(self, events: Iterable[KeyEvent]) -> Writes:
         writes: Writes = []
         for event in events:
-            for key, value in self._rows(event.kv.key[self._root_bytes :], event.kv.value):
+            for key, value in self._rows(event.kv.key[len(self._source_root) :], event.kv.value):
                 writes.append(Delete(key) if event.is_delete else Put(key, value))
         return writes
 
