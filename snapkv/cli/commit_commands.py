@@ -135,7 +135,8 @@ def log(
     """Print the commits, newest first: time, revision, writer, note, meta.
 
     Commits that changed nothing and have no note or meta are ticks; they are left out, and counted
-    on the error stream. With --observe it prints the writes of other programs, each with its own
+    on the error stream. So are commits in which only ignored paths differ, such as heartbeats of
+    Kubernetes. With --observe it prints the writes of other programs, each with its own
     revision and the time of its tick.
     """
     if keys and which.prefix is not None:
@@ -144,7 +145,7 @@ def log(
     after, up_to = moment(which.since_, "since"), moment(which.until)
     with options.long_output() as out, options.readable() as kv:
         span = settled_range(kv, which.since_, after, up_to)
-        found = logged(kv, *span, keys=keys or (), **read)
+        found = logged(kv, *span, keys=keys or (), ignores=renderer.ignored_paths, **read)
         write_log(out, renderer, found, which, partial(differences_of, kv))
 
 
@@ -158,13 +159,16 @@ def write_log(
     """Write the commits that are shown, with what each changed if options ask for it.
 
     `changes_of` returns the differences of a commit, or raises `CompactedError`. In the end the
-    error stream has the number of ticks that were left out.
+    error stream has the number of ticks, and of commits in which only ignored paths differ, that
+    were left out.
     """
-    left_out, details = 0, which.patch or renderer.rendering.asked
+    ticks_left_out, details = 0, which.patch or renderer.rendering.asked
     out.headed(*COMMIT_HEADINGS, *(renderer.headings if details else ()))
     for each in _until_enough(found, which.wanted, which.count, which.ticks):
         if each.is_tick and not which.ticks:
-            left_out += 1
+            ticks_left_out += 1
+        elif each.is_ignored:
+            renderer.commits_ignored += 1
         elif not details:
             out.record(commit_json(each.commit), *out.commit_columns(each.commit))
         else:
@@ -172,9 +176,12 @@ def write_log(
                 changes = changes_of(each)
             except CompactedError:
                 changes = None
-            _write_detailed(out, renderer.from_zero(), each.commit, changes)
-    if left_out:
-        report(f"snapkv: {counted(left_out, 'tick')} left out: --ticks shows them")
+            shown = renderer.from_zero()
+            _write_detailed(out, shown, each.commit, changes)
+            renderer.ignored += shown.ignored
+    if ticks_left_out:
+        report(f"snapkv: {counted(ticks_left_out, 'tick')} left out: --ticks shows them")
+    renderer.report_ignored()
 
 
 def _write_detailed(
@@ -201,12 +208,12 @@ def _write_detailed(
 def _until_enough(
     found: Iterator[OneInLog], wanted: CommitFilter, count: int | None, ticks: bool
 ) -> Iterator[OneInLog]:
-    """Yield the commits that are wanted until `count` of them were shown, and ticks in between."""
+    """Yield the commits that are wanted until `count` were shown, and those left out in between."""
     left = count
     while left != 0 and (each := next(found, None)) is not None:
         if wanted(each.commit):
             yield each
-            if left is not None and (ticks or not each.is_tick):
+            if left is not None and (ticks or not each.is_tick) and not each.is_ignored:
                 left -= 1
 
 
@@ -230,14 +237,16 @@ def show(
     """Print one commit: time, writer, note, meta, and every change as in diff.
 
     If no commit has exactly that time, it is the commit in force then: the newest before it that
-    is not a tick. With --observe it is a write of another program.
+    is not a tick, and in which more than ignored paths differ. With --observe it is a write of
+    another program.
     """
     when, renderer = moment(time), Renderer(rendering)
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
         start, end = kv.keyspace.range_of(prefix or kv.keyspace.default_prefix)
         when = settled(kv, when)
-        older = logged(kv, until=when, wanted=1, details=True)
-        found = _in_force(kv, when, older)
+        paths = renderer.ignored_paths
+        older = logged(kv, until=when, wanted=1, details=True, ignores=paths)
+        found = _in_force(kv, when, _counting_ignored(older, renderer))
         if isinstance(kv, Observed) and revision_of(when) is None:
             _report_same_tick(found, older, start, end)
         if found.moved is not None:
@@ -260,8 +269,15 @@ def show(
     renderer.report_ignored()
 
 
+def _counting_ignored(found: Iterator[Logged], renderer: Renderer) -> Iterator[Logged]:
+    """Yield commits, and count the ignored ones that another one follows: it is what is shown."""
+    for each in found:
+        yield each
+        renderer.commits_ignored += each.is_ignored
+
+
 def _in_force(kv: SnapshotKV | Observed[str], when: When | None, found: Iterator[Logged]) -> Logged:
-    """Return the commit at exactly a time, else the newest before it that is not a tick."""
+    """Return the commit at exactly a time, else the newest before it that `log` would show."""
     first = next(found, None)
     if when is None:
         newest = _no_tick(first, found)
@@ -282,7 +298,11 @@ def _in_force(kv: SnapshotKV | Observed[str], when: When | None, found: Iterator
 
 
 def _no_tick(first: Logged | None, found: Iterator[Logged]) -> Logged | None:
-    return next((each for each in chain([first], found) if each and not each.is_tick), None)
+    return next((each for each in chain([first], found) if each and _is_shown(each)), None)
+
+
+def _is_shown(each: Logged) -> bool:
+    return not (each.is_tick or each.is_ignored)
 
 
 def _report_same_tick(shown: Logged, older: Iterator[Logged], start: bytes, end: bytes) -> None:
@@ -290,7 +310,7 @@ def _report_same_tick(shown: Logged, older: Iterator[Logged], start: bytes, end:
     same = (
         each.commit.revision
         for each in takewhile(lambda each: each.commit.ts == shown.commit.ts, older)
-        if any(start <= moved.key < end for moved in each.moved or ())
+        if not each.is_ignored and any(start <= moved.key < end for moved in each.moved or ())
     )
     newest = [f"rev:{revision}" for revision in islice(same, SAME_TICK_MAX)]
     count = len(newest) + sum(1 for _ in same)

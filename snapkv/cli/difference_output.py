@@ -47,7 +47,7 @@ from snapkv.rendering import (
     shortened,
 )
 from snapkv.rendering.decoder import COMMAND_S_MAX
-from snapkv.rendering.paths import Patterns
+from snapkv.rendering.ignored_paths import IgnoredPaths, effective, left_out
 from snapkv.rendering.text_lines import LINES_MAX, Line, View
 from snapkv.rendering.value_tree import compact
 
@@ -72,7 +72,8 @@ class RenderingOptions:
         list[str] | None,
         option(
             "--ignore PATH",
-            "A path that does not count, such as metadata.labels; kubernetes is a preset.",
+            "A path that does not count, such as metadata.labels; kubernetes is a preset, and the "
+            "default for objects of Kubernetes: none turns that off.",
         ),
     ] = None
     redact: Annotated[
@@ -178,18 +179,21 @@ SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 class Renderer:
     """Shows values and differences as a `RenderingOptions` says, and counts what it has shown.
 
-    `brief` shows each difference on one line. Raises `CommandError` for a kind or a decoder that
-    does not exist, and `InvalidOptionError` for an ignored path that cannot be read.
+    `brief` shows each difference on one line, `whole` does not ignore any path. Raises
+    `CommandError` for a kind or a decoder that does not exist, and `InvalidOptionError` for an
+    ignored path that cannot be read.
     """
 
-    def __init__(self, rendering: RenderingOptions, *, brief: bool = False) -> None:
+    def __init__(
+        self, rendering: RenderingOptions, *, brief: bool = False, whole: bool = False
+    ) -> None:
         self.rendering, self._brief = rendering, brief and not rendering.asked
         self.counts, self._view = dict.fromkeys(SIGNS, 0), rendering.view
-        self.ignored = 0
+        self.ignored = self.commits_ignored = 0
         self._redaction = Redaction(rendering.redacted)
-        self._ignore = rendering.ignore or ()
-        if self._ignore:
-            Patterns.parse(self._ignore)  # raises before anything is read
+        self.ignore = () if whole else effective(rendering.ignore)
+        read = partial(self._read, whys=[]) if rendering.decodes else decode
+        self.ignored_paths = IgnoredPaths(self.ignore, read, self._redaction)
         if rendering.kind is not None and rendering.kind not in (*KINDS, *decoders()):
             known = ", ".join([*KINDS, *decoders()])
             raise CommandError(f"--as takes {known}, not {rendering.kind!r}: choose one")
@@ -206,7 +210,7 @@ class Renderer:
     def from_zero(self) -> Renderer:
         """Return one that counts from zero, with the same decoder."""
         other = copy(self)
-        other.counts, other.ignored = dict.fromkeys(SIGNS, 0), 0
+        other.counts, other.ignored, other.commits_ignored = dict.fromkeys(SIGNS, 0), 0, 0
         return other
 
     @property
@@ -251,9 +255,10 @@ class Renderer:
 
     def ignores(self, key: str, before: bytes | None, after: bytes | None) -> bool:
         """Return whether only ignored paths differ between two values, and count it."""
-        if not self._ignore or before is None or after is None:
+        paths = self.ignored_paths
+        if before is None or after is None or not (paths.may_ignore(after) and paths.shows(key)):
             return False
-        ignored = self._compared(key, before, after)[0].state == "ignored"
+        ignored = paths.ignores(before, after)
         self.ignored += ignored
         return ignored
 
@@ -285,7 +290,7 @@ class Renderer:
         read = partial(self._read, whys=whys) if self._decodes else decode
         left = None if before is None else read(before)
         right = None if after is None else read(after)
-        return compare(left, right, ignore=self._ignore), whys[0] if whys else None
+        return compare(left, right, ignore=self.ignore), whys[0] if whys else None
 
     # --- differences ---
 
@@ -404,9 +409,11 @@ class Renderer:
             report(f"... and {more:,} more")
 
     def report_ignored(self, noun: str = "key") -> None:
-        """Say on the error stream how many differences were left out."""
+        """Say on the error stream how many differences, and commits, were left out."""
+        if self.commits_ignored:
+            report(f"snapkv: {left_out(self.commits_ignored, 'commit')}")
         if self.ignored:
-            report(f"snapkv: {counted(self.ignored, noun)} left out: only ignored paths differ")
+            report(f"snapkv: {left_out(self.ignored, noun)}")
 
 
 def _details(compared: ValueDifference) -> Json:

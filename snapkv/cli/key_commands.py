@@ -17,6 +17,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import (
     Json,
+    counted,
     entry_json,
     key_json,
     key_text,
@@ -323,15 +324,15 @@ def _seen(differences: Iterable[Difference[str]], longer: LongerNames) -> Iterat
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
-@renders("redact", "kind", "decoder")
+@renders("ignore", "redact", "kind", "decoder")
 def blame(
     options: StoreOptions, rendering: RenderingOptions, key: KeyArgument, at: AtOption = None
 ) -> None:
     """Print which commit last changed each path, or each line, of a value.
 
     Each row has the time, revision and writer of the commit; then a path of a structured value with
-    what it has, or the number of a line with the line. Where history was compacted, what the oldest
-    version has may be older than it.
+    what it has, or the number of a line with the line. Ignored paths are left out. Where history
+    was compacted, what the oldest version has may be older than it.
     """
     when, renderer = moment(at), Renderer(rendering)
     if renderer.covers(key):
@@ -345,10 +346,15 @@ def blame(
             versions: Iterable[Version] = view.history(name)
             if when is not None:
                 versions = filter(up_to(kv, when), versions)
-            rows = blamed(versions, rendering.kind, renderer.read_decoder)
+            reads = rendering.kind, renderer.read_decoder
+            rows = blamed(versions, *reads, ignore=renderer.ignore)
         if not rows:
             raise KeyNotFoundError(key, until)
-        _write(out, rows)
+        shown = [row for row in rows if not row.is_ignored]
+        if shown:
+            _write(out, shown)
+    if ignored := len(rows) - len(shown):
+        report(f"snapkv: {counted(ignored, 'ignored path')} left out: --ignore none shows them")
 
 
 def _write(out: Output, rows: list[Blame]) -> None:

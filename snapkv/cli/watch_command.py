@@ -52,7 +52,8 @@ def watch(
 
     + added, - removed, ~ changed, on one line each; --patch prints them as diff does. With
     --observe, all writes that a tick stamps come at once, each with its own revision. Only commits
-    of the ticking store have a writer.
+    of the ticking store have a writer. Commits in which only ignored paths differ are left out, and
+    counted on the error stream in the end.
     """
     after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
@@ -60,14 +61,60 @@ def watch(
         options.readable() as kv,
         kv.watch(prefix or None, settled(kv, after), timeout=seconds(timeout)) as changes,
     ):
-        for found in islice(changes, count):
-            if out.structured:
-                form = change_json if options.observe is None else written_change_json
-                before = _values_before(kv, found.changes) if patch else None
-                out.record(changes_json(renderer, found, form, before))
-            else:
-                write_changes(out, renderer, found, partial(_values_before, kv))
-            sys.stdout.flush()
+        before_of = partial(_values_before, kv)
+        shown = filter(None, (without_ignored(renderer, each, before_of) for each in changes))
+        try:
+            for found in islice(shown, count):
+                if out.structured:
+                    form = change_json if options.observe is None else written_change_json
+                    before = before_of(found.changes) if patch else None
+                    out.record(changes_json(renderer, found, form, before))
+                else:
+                    write_changes(out, renderer, found, before_of)
+                sys.stdout.flush()
+        finally:
+            renderer.report_ignored()
+
+
+def without_ignored(
+    renderer: Renderer,
+    found: Changes[str],
+    values_before: Callable[[list[Change[str]]], Sequence[bytes | None] | None],
+) -> Changes[str] | None:
+    """Return the changes of a time but for commits that are ignored, which it counts; None of none.
+
+    Reads the values before changes that may be ignored.
+    """
+    kept: list[Change[str]] = []
+    for commit, group in groupby(found.changes, key=lambda change: change.commit):
+        changes = list(group)
+        if commit.note is None and commit.meta is None and _may_be_ignored(renderer, changes):
+            before = values_before(changes)
+            if before is not None and _are_ignored(renderer, changes, before):
+                renderer.commits_ignored += 1
+                continue
+        kept += changes
+    return replace(found, changes=tuple(kept)) if kept else None
+
+
+def _may_be_ignored(renderer: Renderer, changes: Sequence[Change[str]]) -> bool:
+    paths = renderer.ignored_paths
+    return all(
+        each.value is not None and paths.may_ignore(each.value) and paths.shows(each.key)
+        for each in changes
+    )
+
+
+def _are_ignored(
+    renderer: Renderer, changes: Sequence[Change[str]], before: Sequence[bytes | None]
+) -> bool:
+    pairs = zip(changes, before, strict=True)
+    return all(
+        value is not None
+        and change.value is not None
+        and renderer.ignored_paths.ignores(value, change.value)
+        for change, value in pairs
+    )
 
 
 def changes_json(

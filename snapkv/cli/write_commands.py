@@ -181,7 +181,7 @@ def restore(
     Shows what will change, and asks.
     """
     target, out, meta = moment(when), options.output, options.facts
-    renderer = Renderer(rendering, brief=True)
+    renderer = Renderer(rendering, brief=True, whole=True)
     with options.open_store() as kv:
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)

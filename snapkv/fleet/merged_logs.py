@@ -148,6 +148,11 @@ class MemberLogged(NamedTuple):
         """Whether it changed no key and says nothing."""
         return self.logged.is_tick
 
+    @property
+    def is_ignored(self) -> bool:
+        """Whether it changed only what does not count."""
+        return self.logged.is_ignored
+
 
 def logs(
     members: Members, span: HistorySpan, *, newest_first: bool = True, **wanted: Any

@@ -12,6 +12,7 @@ from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.model import Change, Commit, Difference
 from snapkv.reading.change_replay import (
+    CommitChanges,
     Touched,
     changed,
     check_unbroken,
@@ -22,6 +23,7 @@ from snapkv.reading.change_replay import (
 from snapkv.reading.deadline import bounds
 from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of, windows_back
 from snapkv.reading.history import bounds as marks_of
+from snapkv.reading.ignored_commits import IgnoredCommits, Ignores
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.timeline.moment import compaction_error
@@ -51,13 +53,15 @@ class Logged(NamedTuple):
     """A commit of the log; of observed keys also a write by another program.
 
     `moved` are the keys that it changed, None if that was compacted. A tick changed no key of the
-    store, has no note, no meta but that of a fleet's round, and is not a fence.
+    store, has no note, no meta but that of a fleet's round, and is not a fence. One is ignored that
+    changed only what a reader's `Ignores` does not count.
     """
 
     mark: Mark
     commit: Commit
     moved: tuple[Moved, ...] | None
     is_tick: bool = False
+    is_ignored: bool = False
 
 
 @bounds
@@ -71,6 +75,7 @@ def log(
     newest_first: bool = True,
     wanted: int | None = None,
     details: bool = False,
+    ignores: Ignores | None = None,
 ) -> Iterator[Logged]:
     """Yield the commits in (since, until], or only the commits that changed given keys.
 
@@ -80,14 +85,15 @@ def log(
 
     Costs two watches over the keys; for `keys` of a store one watch over each, and a round trip for
     128 versions. Newest first, that for each page. The first page has `wanted` commits, and pages
-    grow, so a day of ticks is a few pages. At most a page is in memory, without values.
+    grow, so a day of ticks is a few pages. At most a page is in memory, without values. With
+    `ignores` the values before changes that may be ignored are read, too: see `IgnoredCommits`.
 
     Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
     """
     core = kv.reader
     core.check_open()
     low, high = _ends(core, since, until)
-    read = _Reading(core, kv.keyspace, keys, prefix, details)
+    read = _Reading(core, kv.keyspace, keys, prefix, details, ignores)
     # what the oldest commit left did is not known
     oldest = []
     if since is None and low.ordinal > 1 and read.everything:
@@ -116,9 +122,15 @@ class _Reading:
     """What is read of each commit between two marks."""
 
     def __init__(
-        self, core: Reader, space: Keyspace, keys: Sequence[Any], prefix: Any, details: bool
+        self,
+        core: Reader,
+        space: Keyspace,
+        keys: Sequence[Any],
+        prefix: Any,
+        details: bool,
+        ignores: Ignores | None,
     ) -> None:
-        self._core, self._details = core, details
+        self._core, self._details, self._space, self._ignores = core, details, space, ignores
         self._keys = [space.encode(key) for key in keys]
         self._whole = space.range_of(space.default_prefix if prefix is None else prefix)
         self._own = core.layout.data.prefix, core.layout.spaces
@@ -139,19 +151,29 @@ class _Reading:
 
     def _all(self, low: Mark, high: Mark) -> Iterator[Logged]:
         start, end = self._own[0], prefix_end(self._own[1])
-        for mark, stamp, touched in changed(self._core, start, end, low, high):
+        found = self._marked(changed(self._core, start, end, low, high))
+        for (mark, stamp, touched), is_ignored in found:
             assert stamp is not None, "every commit of a store has one"
             # between the two are leased keys, and stores whose names begin with that of this one
             nothing = not any(each.last.kv.key.startswith(self._own) for each in touched)
             mine = (each for each in touched if each.last.kv.key.startswith(self._own[0]))
-            yield Logged(
-                mark, commit_of(mark, stamp), self._moved(mine), nothing and stamp.says_nothing
-            )
+            is_tick = nothing and stamp.says_nothing
+            yield Logged(mark, commit_of(mark, stamp), self._moved(mine), is_tick, is_ignored)
 
     def _of_range(self, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
-        for mark, stamp, touched in changed(self._core, start, end, low, high):
+        return self._logged(changed(self._core, start, end, low, high))
+
+    def _logged(self, found: Iterable[CommitChanges]) -> Iterator[Logged]:
+        """Yield the commits that changed a key of the range."""
+        for (mark, stamp, touched), is_ignored in self._marked(found):
             if touched:
-                yield Logged(mark, _commit(mark, stamp), self._moved(touched))
+                moved = self._moved(touched)
+                yield Logged(mark, _commit(mark, stamp), moved, is_ignored=is_ignored)
+
+    def _marked(self, found: Iterable[CommitChanges]) -> Iterable[tuple[CommitChanges, bool]]:
+        if self._ignores is None:
+            return ((each, False) for each in found)
+        return IgnoredCommits(self._core, self._space, self._ignores).marked(found)
 
     def _of_observed_key(self, key: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
         return self._of_range(key, key + b"\0", low, high)
@@ -164,13 +186,13 @@ class _Reading:
         core, first = self._core, first_after(self._core, low)
         events = events_of(core.engine, key, b"", first, high.revision)
         try:
-            while page := list(islice(events, EVENTS_MAX)):
-                yield from self._stamped(page)
+            pages = iter(lambda: list(islice(events, EVENTS_MAX)), [])
+            yield from self._logged(chain.from_iterable(map(self._stamped, pages)))
         except CompactedError as e:
             raise compaction_error(core.policy, low.timestamp) from e
         check_unbroken(core, high)
 
-    def _stamped(self, page: list[KeyEvent]) -> Iterator[Logged]:
+    def _stamped(self, page: list[KeyEvent]) -> Iterator[CommitChanges]:
         timeline = self._core.timeline
         stamps = timeline.stamps([event.kv.mod_revision for event in page])
         for event, found in zip(page, stamps, strict=True):
@@ -181,7 +203,7 @@ class _Reading:
                 if later is None:
                     continue
                 found = later, timeline.stamp(later)
-            yield Logged(found[0], commit_of(*found), self._moved([Touched(event, event)]))
+            yield CommitChanges(*found, [Touched(event, event)])
 
 
 def _moved(touched: Touched) -> Moved:
@@ -196,7 +218,8 @@ def _joined(same: list[Logged]) -> Logged:
     for each in chain.from_iterable(one.moved or () for one in same):
         seen = moved.get(each.key)
         moved[each.key] = each if seen is None else Moved(each.key, seen.before, each.after)
-    return same[0]._replace(moved=tuple(moved[key] for key in sorted(moved)))
+    is_ignored = all(one.is_ignored for one in same)
+    return same[0]._replace(moved=tuple(moved[key] for key in sorted(moved)), is_ignored=is_ignored)
 
 
 def _commit(mark: Mark, stamp: StampRecord | None) -> Commit:

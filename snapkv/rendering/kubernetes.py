@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from snapkv.rendering.paths import Patterns
 from snapkv.rendering.value_tree import (
     DEPTH_MAX,
     NotThisKindError,
@@ -301,3 +302,108 @@ def _printable(content: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if all(char.isprintable() or char in "\n\t" for char in text) else None
+
+
+# --- what remains of an object without some fields, compared as bytes ---
+
+Plan = dict[int, Any]
+"""For a field's number a plan of the message in it, or None: the field is left out."""
+
+
+def remainder(value: bytes, ignored: Patterns) -> tuple[Any, ...] | None:
+    """Return the bytes of a stored object that are not of ignored paths, None if it is not one.
+
+    Paths below a map, or with the index of an item, remain. Reads only messages that have ignored
+    paths; a field that is not known remains.
+    """
+    at = len(PREFIX)
+    if value[at : at + 1] != b"\x0a":
+        return None
+    try:
+        size, at = _varint(value, at + 1)
+        parts: list[Any] = [value[:at], kind := value[at : at + size]]
+        if value[at + size] != _RAW_TAG:
+            return None
+        size, at = _varint(value, at + size + 1)
+        if at + size > len(value):
+            return None
+        _keep(value, at, at + size, _plan_of_kind(kind, ignored), parts)
+    except (IndexError, NotThisKindError):
+        return None
+    parts.append(value[at + size :])
+    return tuple(parts)
+
+
+_RAW_TAG = 2 << 3 | BYTES
+
+
+def _keep(message: bytes, at: int, end: int, plan: Plan, parts: list[Any]) -> None:
+    """Append what remains of a message: runs of bytes, and tuples for messages with a plan.
+
+    A hot path: each version of a Lease that a log passes.
+    """
+    kept = at
+    while at < end:
+        start, tag = at, message[at]
+        at += 1
+        if tag > _ONE_BYTE:
+            tag, at = _varint(message, start)
+        wire_type, number = tag & 7, tag >> 3
+        if wire_type == BYTES:
+            size, at = _varint(message, at)
+            stop = at + size
+        elif wire_type == VARINT:
+            stop = _varint(message, at)[1]
+        elif wire_type in (FIXED64, FIXED32):
+            stop = at + (8 if wire_type == FIXED64 else 4)
+        else:
+            raise NotThisKindError("has a group")
+        if stop > end:
+            raise NotThisKindError("is not a whole message of protobuf")
+        if number in plan:
+            if kept < start:
+                parts.append(message[kept:start])
+            kept = stop
+            if (below := plan[number]) is not None:
+                inner: list[Any] = [number]
+                _keep(message, at, stop, below, inner)
+                parts.append(tuple(inner))
+        at = stop
+    if kept < end:
+        parts.append(message[kept:end])
+
+
+_ONE_BYTE = 0x7F
+"""The largest number whose varint has one byte."""
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    byte = message[at]
+    if byte <= _ONE_BYTE:
+        return byte, at + 1
+    found, shift = byte & _ONE_BYTE, 7
+    while (byte := message[at := at + 1]) > _ONE_BYTE:
+        found |= (byte & _ONE_BYTE) << shift
+        shift += 7
+    return found | byte << shift, at + 1
+
+
+@lru_cache(maxsize=256)
+def _plan_of_kind(type_meta: bytes, ignored: Patterns) -> Plan:
+    kind = _object(type_meta, "runtime.TypeMeta", 0)
+    name = schema().kinds.get((kind.get("apiVersion", ""), kind.get("kind", "")), "unknown")
+    return _plan_of(name, ignored)
+
+
+def _plan_of(message: str, ignored: Patterns) -> Plan:
+    plan: Plan = {}
+    for number, field in schema().messages.get(message, {}).items():
+        below = ignored if field.name == "=" else ignored.below(field.name)
+        if below.covers:
+            plan[number] = None
+            continue
+        below = below.below(None) if field.many == "[]" else below
+        is_message = field.type not in _CONVERTED and not field.many.startswith("{}")
+        if below and is_message and (inner := _plan_of(field.type, below)):
+            plan[number] = inner
+    return plan

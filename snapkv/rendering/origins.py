@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from snapkv.base.text import escaped
 from snapkv.model import Version
 from snapkv.rendering.alignment import line_edits, line_pair, lines_of
 from snapkv.rendering.decoded import Decoded
 from snapkv.rendering.decoder import Decoder
-from snapkv.rendering.paths import Path, path_text
+from snapkv.rendering.paths import Path, Patterns, path_text
 from snapkv.rendering.tree_changes import ListPairs
 from snapkv.rendering.value_decoding import decode
+from snapkv.rendering.value_difference import is_kubernetes
 from snapkv.rendering.value_tree import Numbers, Tree, compact
 
 Origins = Version | dict[str, "Origins"] | list["Origins"]
@@ -29,10 +31,16 @@ class Blame:
     place: str | int
     text: str
     version: Version
+    is_ignored: bool = False
+    """Whether it is a path that does not count."""
 
 
 def blame(
-    versions: Iterable[Version], kind: str | None = None, decoder: Decoder | None = None
+    versions: Iterable[Version],
+    kind: str | None = None,
+    decoder: Decoder | None = None,
+    *,
+    ignore: Sequence[str] = (),
 ) -> list[Blame]:
     """Return, for each path (or line) of the newest value, the version that last changed it.
 
@@ -41,7 +49,7 @@ def blame(
     in hex. What the oldest version had carries that version: where history was compacted, it may
     be older. A version that removes the key, or that is of another form (a text between
     trees), ends what was before. The list is empty without versions, or if the newest
-    removes the key.
+    removes the key. `ignore` lists paths that do not count, as in `compare`.
 
     Cost: one `decode` and one comparison for each version; two of them in memory at a time.
 
@@ -57,7 +65,8 @@ def blame(
     if held is None:
         return []
     value, origins = held
-    return list(_blamed(value, origins))
+    ignored = Patterns.parse(ignore, kubernetes=is_kubernetes(value.data))
+    return list(_blamed(value, origins, ignored))
 
 
 def _origins(
@@ -113,21 +122,24 @@ def _below(origins: Origins, step: str | int) -> Origins:
     return origins if isinstance(origins, Version) else origins[step]  # type: ignore[index]
 
 
-def _blamed(value: Decoded, origins: Origins | list[Version]) -> Iterator[Blame]:
+def _blamed(value: Decoded, origins: Origins | list[Version], ignored: Patterns) -> Iterator[Blame]:
     if value.form == "tree":
-        yield from _leaves((), value.data, origins)  # type: ignore[arg-type]
+        yield from _leaves((), value.data, origins, ignored)  # type: ignore[arg-type]
         return
     for number, (line, version) in enumerate(zip(lines_of(value.text), origins, strict=True), 1):  # type: ignore[arg-type]
         yield Blame(number, escaped(line.removesuffix("\n")), version)  # type: ignore[arg-type]
 
 
-def _leaves(path: Path, tree: Tree, origins: Origins) -> Iterator[Blame]:
-    if isinstance(tree, dict) and tree:
-        for key, part in tree.items():
-            yield from _leaves((*path, key), part, _below(origins, key))
-    elif isinstance(tree, list) and tree:
-        for index, part in enumerate(tree):
-            yield from _leaves((*path, index), part, _below(origins, index))
+def _leaves(path: Path, tree: Tree, origins: Origins, ignored: Patterns) -> Iterator[Blame]:
+    parts: Iterable[tuple[Any, Tree]] = ()
+    if isinstance(tree, dict):
+        parts = tree.items()
+    elif isinstance(tree, list):
+        parts = enumerate(tree)
+    if parts and tree:
+        for step, part in parts:
+            below = ignored if ignored.covers else ignored.below(step)
+            yield from _leaves((*path, step), part, _below(origins, step), below)
     else:
         assert isinstance(origins, Version)
-        yield Blame(path_text(path), compact(tree), origins)
+        yield Blame(path_text(path), compact(tree), origins, ignored.covers)

@@ -28,6 +28,7 @@ KUBERNETES_NOISE = (
     "status.observedGeneration",
 )
 """The paths that the preset `kubernetes` ignores: bookkeeping of the API server, and heartbeats."""
+AUTO, NONE = "auto", "none"
 PRESETS = {"kubernetes": KUBERNETES_NOISE}
 
 
@@ -59,12 +60,14 @@ class Patterns:
         self._patterns = tuple(patterns)
 
     @classmethod
-    def parse(cls, texts: Sequence[str]) -> Patterns:
+    def parse(cls, texts: Sequence[str], *, kubernetes: bool = False) -> Patterns:
         """Return the patterns of texts; the name of a preset is replaced by its patterns.
 
-        Raises `InvalidOptionError` for a text that is not a path.
+        `auto` is the preset `kubernetes` for values of Kubernetes, which `kubernetes` says, and
+        nothing for other values. Raises `InvalidOptionError` for a text that is not a path.
         """
-        found = [text for each in texts for text in PRESETS.get(each, (each,))]
+        presets = {**PRESETS, AUTO: KUBERNETES_NOISE if kubernetes else ()}
+        found = [text for each in texts for text in presets.get(each, (each,))]
         return cls(map(parse_pattern, found))
 
     def __bool__(self) -> bool:
@@ -84,8 +87,8 @@ class Patterns:
             left = left.below(step)
         return left.covers
 
-    def below(self, step: Step) -> Patterns:
-        """Return what remains of the patterns below a step."""
+    def below(self, step: Step | None) -> Patterns:
+        """Return what remains of the patterns below a step; None: below each step."""
         if not self._patterns:
             return self
         return Patterns(p[1:] for p in self._patterns if p and p[0] in (None, step))

@@ -32,7 +32,7 @@ from snapkv.rendering.alignment import (
     lines_of,
 )
 from snapkv.rendering.decoded import REDACTED, Decoded, hex_rows, tree_text
-from snapkv.rendering.paths import NO_PATTERNS, Patterns, path_text
+from snapkv.rendering.paths import AUTO, NO_PATTERNS, Patterns, path_text
 from snapkv.rendering.text_lines import (
     LINES_MAX,
     NO_NEWLINE,
@@ -92,7 +92,7 @@ class ValueDifference:
     unit: Unit
     changes: tuple[PathChange, ...] = ()
     ignored: int = 0
-    """The number of ignored paths that differ."""
+    """The number of ignored paths that differ; of `auto` alone only if nothing else does."""
     _ignore: Patterns = field(default_factory=Patterns, repr=False)
 
     def __bool__(self) -> bool:
@@ -229,8 +229,9 @@ def compare(
     a tree line by line; anything and hex byte by byte. `ignore` lists paths of trees that do not
     count, each with everything below it: `metadata.managedFields`, `spec.*.image`, `items[0]`,
     `labels["app.name"]`; `*` is any key or index. `kubernetes` is a preset, `KUBERNETES_NOISE`
-    (`.kubernetes` is a key of that name). Cost: proportional to the sizes of both, and for lines
-    and lists as in `snapkv.rendering.alignment`.
+    (`.kubernetes` is a key of that name); `auto` is that preset for objects with apiVersion, kind
+    and metadata, and nothing for other values. Cost: proportional to the sizes of both, and for
+    lines and lists as in `snapkv.rendering.alignment`.
 
     >>> from snapkv.rendering import decode
     >>> old, new = (decode(b'{"image": "nginx:1.%d"}' % minor) for minor in (25, 26))
@@ -240,7 +241,10 @@ index_before=None),)
 
     Raises `InvalidOptionError` for an ignored path that cannot be read.
     """
-    ignored = Patterns.parse(ignore) if ignore else NO_PATTERNS
+    ignored = NO_PATTERNS
+    if ignore:
+        objects = all(is_kubernetes(side.data) for side in (before, after) if side is not None)
+        ignored = Patterns.parse(ignore, kubernetes=objects)
     if before is None or after is None:
         return _one_side(before, after, ignored)
     forms = {before.form, after.form}
@@ -250,10 +254,20 @@ index_before=None),)
     if unit == "path":
         found = TreeChanges(before.data, after.data, ignored)
         state: State = "changed" if found.found else "ignored" if found.ignored else "formatting"
-        changes = tuple(found.found)
-        return ValueDifference(before, after, state, unit, changes, found.ignored, ignored)
+        changes, count = tuple(found.found), found.ignored
+        if changes and set(ignore) == {AUTO}:  # each change of an object has some
+            count = 0
+        return ValueDifference(before, after, state, unit, changes, count, ignored)
     state = "formatting" if unit == "line" and before.text == after.text else "changed"
     return ValueDifference(before, after, state, unit, _ignore=ignored)
+
+
+def is_kubernetes(tree: Tree) -> bool:
+    """Return whether a tree is an object of Kubernetes: with apiVersion, kind and metadata."""
+    if not isinstance(tree, dict):
+        return False
+    named = isinstance(tree.get("apiVersion"), str) and isinstance(tree.get("kind"), str)
+    return named and isinstance(tree.get("metadata"), dict)
 
 
 def _one_side(before: Decoded | None, after: Decoded | None, ignored: Patterns) -> ValueDifference:

@@ -151,7 +151,7 @@ def test_ignored_paths_do_not_count(cli: Cli, then: str) -> None:
     answer = cli.ok("diff", then, "--ignore", "kubernetes", "--prefix", "b")
     assert [line for line in answer.lines if not line.startswith(" ")] == ["~ bytes"]
     left_out, longer = answer.err.splitlines()
-    assert left_out == "snapkv: 1 key left out: only ignored paths differ"
+    assert left_out == "snapkv: 1 key with only ignored paths was left out: --ignore none shows it"
     assert longer.startswith("snapkv: warning: prefix 'b' also matches 'beat' and 1 more key")
     assert cli.ok("diff", then, "--ignore", "metadata.*", "--prefix", "pod").lines == [
         "~ pod",
@@ -386,7 +386,9 @@ def test_history_leaves_out_what_is_ignored(cli: Cli) -> None:
     for image, version in (("nginx:1", 1), ("nginx:1", 2), ("nginx:2", 3)):
         cli.ok("put", "pod", pod(image, version).decode())
     answer = cli.ok("history", "pod", "--ignore", "kubernetes")
-    assert answer.err == "snapkv: 1 version left out: only ignored paths differ\n"
+    assert answer.err == (
+        "snapkv: 1 version with only ignored paths was left out: --ignore none shows it\n"
+    )
     newest, _ = answer.lines
     assert "image: nginx:1 -> nginx:2" in newest
     assert "resourceVersion" not in newest

@@ -211,7 +211,8 @@ def log(
             in_order = (which.count, which.oldest_first)
             write_versions(out, renderer, key, shown, which.wanted, *in_order, until)
             return
-        found = _of_members(out, logs(open_fleet.members, span, **read))
+        found = logs(open_fleet.members, span, ignores=renderer.ignored_paths, **read)
+        found = _of_members(out, found)
         changes_of = partial(differences_in, open_fleet.members)
         write_log(out, renderer, found, which, changes_of)
 

@@ -30,7 +30,13 @@ from snapkv.cli.store_options import (
 )
 from snapkv.cli.terminal import report
 from snapkv.cli.tick_command import Stop
-from snapkv.cli.watch_command import IdleOption, WatchSinceOption, changes_json, write_changes
+from snapkv.cli.watch_command import (
+    IdleOption,
+    WatchSinceOption,
+    changes_json,
+    without_ignored,
+    write_changes,
+)
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
 from snapkv.fleet.fleet_watch import FleetChanges, FleetWatch, Late
 from snapkv.fleet.member_link import SILENT
@@ -83,11 +89,12 @@ def watch(
         if token is not None:
             _check_members(resume, token, open_fleet)
         with open_fleet.fleet.watch(prefix or None, after, behind=behind, resume=token) as changes:
-            for found in islice(_until(changes, stop, idle_s), count):
-                shows(found)
+            items = _until(changes, stop, idle_s)
+            for _ in islice(filter(None, map(shows, items)), count):
                 sys.stdout.flush()
                 _keep(changes, resume)
             _keep(changes, resume)  # how far it is without an item
+            renderer.report_ignored()
             report(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
 
 
@@ -160,35 +167,43 @@ class _Shows:
         self._out, self._renderer, self._open_fleet, self._patch = out, renderer, open_fleet, patch
         self._missing: tuple[str, ...] = ()
 
-    def __call__(self, found: FleetChanges | Late) -> None:
-        """Write an item."""
+    def __call__(self, found: FleetChanges | Late) -> bool:
+        """Write an item; return whether it has more than ignored commits."""
         if isinstance(found, Late):
-            self._late(found)
-            return
+            return self._late(found)
         new = [name for name in found.missing if name not in self._missing]
         report_names(new, "left out, as it holds the watch back; what it changes comes late")
         back = [name for name in self._missing if name not in found.missing]
         report_names(back, "caught up")
         self._missing = found.missing
+        shown = {name: self._shown(name, changes) for name, changes in found.members.items()}
+        kept = {name: changes for name, changes in shown.items() if changes is not None}
         if not self._out.structured:
-            for name, changes in found.members.items():
+            for name, changes in kept.items():
                 self._write(name, name, changes)
-            return
-        members = [self._json(name, changes) for name, changes in found.members.items()]
-        fields = {**time_json(found.timestamp), "members": members}
-        self._out.record({**fields, "missing": list(found.missing)})
+        elif kept:
+            members = [self._json(name, changes) for name, changes in kept.items()]
+            fields = {**time_json(found.timestamp), "members": members}
+            self._out.record({**fields, "missing": list(found.missing)})
+        return bool(kept)
 
-    def _late(self, found: Late) -> None:
+    def _late(self, found: Late) -> bool:
+        shown = [self._shown(found.member, changes) for changes in found.changes]
+        kept = [changes for changes in shown if changes is not None]
         if not self._out.structured:
-            for changes in found.changes:
+            for changes in kept:
                 self._write(found.member, f"{found.member} (late)", changes)
-            return
-        span = {"since": time_json(found.since), "until": time_json(found.until)}
-        commits = [
-            {**time_json(changes.commit.ts), **self._json(found.member, changes)}
-            for changes in found.changes
-        ]
-        self._out.record({"late": found.member, **span, "commits": commits})
+        elif kept:
+            span = {"since": time_json(found.since), "until": time_json(found.until)}
+            commits = [
+                {**time_json(changes.commit.ts), **self._json(found.member, changes)}
+                for changes in kept
+            ]
+            self._out.record({"late": found.member, **span, "commits": commits})
+        return bool(kept)
+
+    def _shown(self, name: str, found: Changes[str]) -> Changes[str] | None:
+        return without_ignored(self._renderer, found, partial(self._before, name))
 
     def _json(self, name: str, found: Changes[str]) -> Json:
         form = change_json
