@@ -118,6 +118,11 @@ LOOK_S = 5.0
 have to keep them."""
 
 
+# For example, the tick 10 is at revision 20, and the stream of changes has brought everything up to
+# revision 25. The server is restored to revision 22, which nothing of this watch contradicts, and
+# its next tick, 11, is at 24. What came after revision 20 belongs to the history that was lost, and
+# the stream would go on at 26. So when either stream was opened again, the changes since the newest
+# tick are dropped and read anew: 11 has those of the present history.
 class ObservedWatch(Watch[K]):
     """A watch of foreign keys: one `Changes` for each tick that stamps some.
 
@@ -140,15 +145,17 @@ class ObservedWatch(Watch[K]):
         super().__init__(timeout)
         self._core, self._space = core, space
         self.timestamp = max(after, mark.timestamp)
-        start, end = space.range_of(space.default_prefix if prefix is None else prefix)
+        self._range = space.range_of(space.default_prefix if prefix is None else prefix)
         self._mark = mark  # the newest tick taken, and the next one once it is known
         self._tick: tuple[Mark, StampRecord] | None = None
         self._held: list[WatchBatch] = []  # changes up to `_taken`, after `_mark`, by revision
         self._ahead: WatchBatch | None = None  # the changes of one revision, not yet taken
         self._ticked, self._taken = max(mark.revision, first - 1), first - 1  # known up to here
+        self._first = first  # of the revisions that the next tick stamps
         self._closed = False
         self._ticks = self._watch_ticks()
-        self._changes = core.timeline.watch(start, end, first, self._verify)
+        self._reopened = 0  # of the ticks, when the stream of changes was opened
+        self._changes = core.timeline.watch(*self._range, first, self._verify)
         core.follow(self)
 
     def _watch_ticks(self) -> ContinuousWatcher:
@@ -156,7 +163,16 @@ class ObservedWatch(Watch[K]):
         return timeline.watch(timeline.tracker.key, b"", self._ticked + 1, self._verify)
 
     def _verify(self) -> None:
-        self._core.timeline.verify(self._mark)
+        self._core.timeline.verify(self._mark if self._tick is None else self._tick[0])
+
+    def _begin_again(self) -> None:
+        """Drop the changes since the newest tick that was returned, and read them anew."""
+        self._changes.close()
+        self._held, self._ahead, self._taken = [], None, self._first - 1
+        self._reopened = self._ticks.reopened
+        self._changes = self._core.timeline.watch(*self._range, self._first, self._verify)
+        if self._closed:
+            self._changes.close()
 
     def next(self, timeout: float | None = None) -> Changes[K] | None:
         """Return the next tick's changes; None when `timeout` seconds (None: ever) had none."""
@@ -206,6 +222,8 @@ class ObservedWatch(Watch[K]):
             return True
         if batch is None:
             return deadline is None or monotonic() < deadline
+        if self._ticks.reopened != self._reopened:
+            self._begin_again()
         for event in batch.events:
             mark = mark_after(self._core, self._mark, event)
             self._tick = mark, StampRecord.decode(event.kv.value)
@@ -220,7 +238,7 @@ class ObservedWatch(Watch[K]):
             raise self._lost() from e
         self._ticks.close()
         self._ticked = max(self._ticked, after - 1)
-        self._ticks = self._watch_ticks()
+        self._ticks, self._reopened = self._watch_ticks(), -1
         if self._closed:
             self._ticks.close()
 
@@ -238,6 +256,9 @@ class ObservedWatch(Watch[K]):
                     batch = self._changes.next(left_of(deadline))
                 except CompactedError as e:
                     raise self._lost() from e
+                if self._changes.reopened:
+                    self._begin_again()
+                    continue
                 if batch is None:
                     return False
                 if not batch.events:
@@ -253,7 +274,7 @@ class ObservedWatch(Watch[K]):
 
     def _emit(self, mark: Mark, stamp: StampRecord) -> Changes[K] | None:
         """Return the changes that a tick stamps; None if the tick is not wanted."""
-        self._mark, self._tick = mark, None
+        self._mark, self._tick, self._first = mark, None, mark.revision + 1
         held, self._held = self._held, []
         if mark.timestamp <= self.timestamp:
             return None

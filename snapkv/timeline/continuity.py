@@ -327,6 +327,11 @@ class ContinuousWatcher:
         self._fresh = remote
         self._held: WatchBatch | None = None
 
+    @property
+    def reopened(self) -> int:
+        """The number of times that the stream was opened again, as `Watcher.reopened`."""
+        return self._watcher.reopened
+
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch as a watcher does; one round trip more if it was opened again.
 
