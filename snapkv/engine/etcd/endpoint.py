@@ -16,6 +16,7 @@ from snapkv.engine.etcd.grpc_client import (
     CallFailed,
     Channel,
     WatchStream,
+    is_socket,
 )
 from snapkv.engine.etcd.handshake import handshake_error
 from snapkv.engine.etcd.options import VARIABLES
@@ -28,10 +29,12 @@ _ENDPOINT = re.compile(r"(?P<host>\[[^\s\[\]]+\]|[^\s:\[\]]+)(:(?P<port>[0-9]{1,
 
 
 def endpoints_of(url: str) -> tuple[str, ...]:
-    """Return the `host:port` of each endpoint of a URL, in its order.
+    """Return the `host:port`, or the `unix:/PATH`, of each endpoint of a URL, in its order.
 
     >>> endpoints_of("etcd://a,b:2380,[::1]:2379")
     ('a:2379', 'b:2380', '[::1]:2379')
+    >>> endpoints_of("etcd://unix:///run/kine.sock")
+    ('unix:/run/kine.sock',)
 
     Raises `InvalidOptionError`, without repeating what may be a secret.
     """
@@ -41,16 +44,20 @@ def endpoints_of(url: str) -> tuple[str, ...]:
     if "@" in rest:
         message = "an etcd URL must not hold secrets: give user= and password= as options, or set "
         raise InvalidOptionError(f"{message}SNAPKV_ETCD_USER and SNAPKV_ETCD_PASSWORD")
-    rest = rest.removesuffix("/")
-    if "/" in rest or "?" in rest:
-        raise InvalidOptionError("an etcd URL has no path: `name=` selects the store")
-    endpoints = tuple(_endpoint(part.strip()) for part in rest.split(","))
+    parts = [part.strip() for part in rest.removesuffix("/").split(",")]
+    if any("?" in part or ("/" in part and not is_socket(part)) for part in parts):
+        raise InvalidOptionError(
+            "an etcd URL has no path: `name=` selects the store; a socket is etcd://unix:///PATH"
+        )
+    endpoints = tuple(map(_endpoint, parts))
     if len(set(endpoints)) < len(endpoints):
         raise InvalidOptionError("the URL names an endpoint twice")
     return endpoints
 
 
 def _endpoint(text: str) -> str:
+    if is_socket(text) and text.isprintable() and (path := text.removeprefix("unix:").strip("/")):
+        return f"unix:/{path}"
     match = _ENDPOINT.fullmatch(text)
     port = int(match["port"] or PORT) if match else 0
     if match is None or not 0 < port < 65_536 or not text.isprintable():
@@ -60,11 +67,13 @@ def _endpoint(text: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether a HOST:PORT is this machine, by its name or number.
+    """Return whether an endpoint is this machine, by its name or number, or as a socket.
 
     >>> [is_loopback(f"{host}:2379") for host in ("127.0.0.5", "[::1]", "localhost", "10.0.0.1")]
     [True, True, True, False]
     """
+    if is_socket(address):
+        return True
     host = address.rpartition(":")[0].strip("[]").lower()
     try:
         number = ipaddress.ip_address(host)

@@ -172,9 +172,14 @@ def channel_options(answer_bytes_max: int) -> tuple[tuple[str, int], ...]:
     return (*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
 
 
+def is_socket(endpoint: str) -> bool:
+    """Return whether an endpoint is a socket of this machine; a host may be called "unix"."""
+    return endpoint.startswith("unix:/")
+
+
 def target_of(endpoint: str) -> str:
-    """Return `host:port` as a target of gRPC."""
-    return f"dns:///{endpoint}"  # or a host called "unix" would be a path
+    """Return `host:port`, or `unix:/PATH`, as a target of gRPC."""
+    return endpoint if is_socket(endpoint) else f"dns:///{endpoint}"
 
 
 def credentials_of(security: Security) -> grpc.ChannelCredentials:

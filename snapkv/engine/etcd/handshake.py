@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from snapkv.base.concurrency import here
 from snapkv.base.waiting import bounded
-from snapkv.engine.etcd.grpc_client import CallFailed
+from snapkv.engine.etcd.grpc_client import CallFailed, is_socket
 from snapkv.engine.etcd.options import VARIABLES
 from snapkv.engine.etcd.security import Security
 from snapkv.errors import EngineUnavailableError
@@ -39,7 +39,7 @@ def handshake_error(
 
     It connects to `host:port`, and takes `PROBE_S` seconds at most.
     """
-    if not any(symptom in failure.text.lower() for symptom in SYMPTOMS):
+    if is_socket(address) or not any(each in failure.text.lower() for each in SYMPTOMS):
         return None
     probe = _Probe(address, security)
     try:
