@@ -36,6 +36,8 @@ WAIT_S = 10.0
 SOON_S = 1.0
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 UNSUPPORTED = "etcdserver: unsupported operations in txn request"
+SQL_ERROR = 'ERROR: invalid byte sequence for encoding "UTF8": 0xff (SQLSTATE 22021)'
+"""What kine 0.17.5 on PostgreSQL 15 answers to a read of the key ff 00."""
 KEYS = {f"/registry/pods/{n:03}".encode(): b"pod %d" % n for n in range(40)}
 
 
@@ -44,6 +46,7 @@ class Kine:
 
     def __init__(self) -> None:
         self.requests: list[str] = []
+        self.rejects: bytes | None = None  # a key that its database rejects
         self._log: list[pb.Event] = []  # that of revision n is number n - 1
         self._watches: list[queue.SimpleQueue[pb.WatchResponse | None]] = []
         self._lock = threading.Lock()
@@ -66,6 +69,8 @@ class Kine:
     def Range(self, request: pb.RangeRequest, context: grpc.ServicerContext) -> pb.RangeResponse:
         if request.serializable:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "serializable is not implemented by kine")
+        if request.key == self.rejects:
+            context.abort(grpc.StatusCode.UNKNOWN, SQL_ERROR)
         state = {e.kv.key: e.kv for e in self._log[: request.revision or len(self._log)]}
         end = request.range_end or request.key + b"\0"
         found = [state[k] for k in sorted(state) if request.key <= k and (k < end or end == b"\0")]
@@ -219,6 +224,19 @@ def test_recording_into_it_is_refused_before_anything_is_written(kine: Kine, url
     with within(SOON_S), pytest.raises(NotSupportedError, match="not an etcd"):
         snapkv.record(url, into=url, into_name="copy", observe="/registry/").catch_up()
     assert len(kine._log) == len(KEYS)
+
+
+def test_one_on_a_database_that_shows_changes_out_of_order_is_refused(
+    kine: Kine, url: str, tmp_path: Path
+) -> None:
+    kine.rejects = b"\xff\0"
+    recorder = snapkv.record(url, into=f"lmdb:{tmp_path}/copy", observe="/registry/")
+    refused = pytest.raises(NotSupportedError, match=r"another database than SQLite.*22021")
+    with within(SOON_S), refused:
+        recorder.catch_up()
+    assert not (tmp_path / "copy").exists()
+    with snapkv.open("memory:") as store, within(SOON_S), refused:
+        snapkv.import_prefix(store, url, "/registry/")
 
 
 # --- recordings that cannot begin -------------------------------------------------------------

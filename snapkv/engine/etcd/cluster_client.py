@@ -14,6 +14,7 @@ from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import bounded, check_in_time, monotonic, pause
 from snapkv.engine.contract import OutcomeUnknown, Refused
 from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd import kine
 from snapkv.engine.etcd.endpoint import AnyStream, Endpoint
 from snapkv.engine.etcd.error_texts import (
     AUTH_NOT_ENABLED,
@@ -127,6 +128,8 @@ class ClusterClient:
         self.failovers = Failovers(self._endpoints[0].address)
         # endpoints that did not answer as etcd since one last did, and why
         self._strangers: dict[str, SnapKVError] = {}
+        self.is_kine: bool | None = None
+        """Whether the servers are kine; None until one has answered."""
         self._closed = False
         self._lock = threading.Lock()
         self._renewing = here().lock()  # held while the token is requested
@@ -380,7 +383,25 @@ class ClusterClient:
         self._strangers.clear()
         if endpoint.address != self.failovers.answering:
             self.heard_from(endpoint)
+        if self.is_kine is None:
+            self._find_kind(endpoint, getattr(answer, "header"), timeout)  # noqa: B009
         return answer
+
+    def _find_kind(self, endpoint: Endpoint, header: pb.ResponseHeader, timeout: float) -> None:
+        """Find out from a first answer what the server is; one round trip more if it is kine.
+
+        Raises `NotSupportedError` for a kine whose answers are not reliable.
+        """
+        found = kine.is_kine(header)
+        if found:
+            probe = pb.RangeRequest(key=kine.NOT_TEXT)
+            try:
+                endpoint.calls().call(RANGE, probe, timeout, self._metadata(None))
+            except CallFailed as e:
+                if e.code == "UNKNOWN":
+                    raise kine.unordered_error(e.text) from e
+                return  # the next answer shows it
+        self.is_kine = found
 
     @staticmethod
     def _metadata(token: str | None) -> Metadata:

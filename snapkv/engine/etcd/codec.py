@@ -123,8 +123,11 @@ def _result(op: pb.ResponseOp, header: contract.Header) -> contract.Result:
 
 
 def event_of(event: pb.Event) -> contract.KeyEvent:
-    """Return a change of a key."""
-    return contract.KeyEvent(key_values([event.kv])[0], event.type == pb.Event.DELETE)
+    """Return a change of a key; a removal has a key and a revision, whatever the server sends."""
+    if event.type == pb.Event.DELETE:
+        kv = contract.KeyValue(event.kv.key, b"", 0, event.kv.mod_revision, 0)
+        return contract.KeyEvent(kv, True)
+    return contract.KeyEvent(key_values([event.kv])[0], False)
 
 
 def leases_in(txn: contract.Txn) -> set[int]:

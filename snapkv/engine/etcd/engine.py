@@ -7,6 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from snapkv import errors
@@ -31,7 +32,7 @@ from snapkv.engine.contract import (
     Versions,
     one_of,
 )
-from snapkv.engine.etcd import codec
+from snapkv.engine.etcd import codec, kine
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.cluster_client import READ_TIMEOUT_S, TRY_S, ClusterClient, OnFailover
 from snapkv.engine.etcd.endpoint import AnyStream, Endpoint, endpoints_of, warn_of_plain_password
@@ -45,6 +46,7 @@ from snapkv.engine.etcd.grpc_client import (
     TXN,
     CallFailed,
     ended_watch,
+    is_socket,
 )
 from snapkv.engine.etcd.options import OPS_MAX, EtcdOptions
 from snapkv.engine.etcd.point_reads import PointReads
@@ -228,6 +230,9 @@ class EtcdEngine(EngineBase):
             parts = self._fitting(ranges)
             if len(parts) > 1:
                 return self._in_parts(parts, serializable, timeout)
+        at_revisions = all(wanted.revision for wanted in ranges)
+        if self._connection.is_kine and len(ranges) > 1 and at_revisions:
+            return self._in_parts([[wanted] for wanted in ranges], False, timeout)
         try:
             return self._read(ranges, serializable, timeout)
         except (OversizedAnswerError, errors.NotSupportedError) as e:
@@ -247,11 +252,16 @@ class EtcdEngine(EngineBase):
         self, ranges: Sequence[Range], serializable: bool, timeout: float | None
     ) -> ReadResult:
         if len(ranges) == 1:
-            request = codec.range_request(ranges[0], serializable)
+            request = self._range_request(ranges[0], serializable)
             answer = self._connection.read(RANGE, request, timeout)
             return ReadResult(codec.header_of(answer.header), [codec.range_result(answer)])
         txn = codec.ranges_request(ranges, serializable)
         return codec.read_result(self._connection.read(TXN, txn, timeout), len(ranges))
+
+    def _range_request(self, wanted: Range, serializable: bool) -> pb.RangeRequest:
+        if self._connection.is_kine:
+            return kine.range_request(wanted)
+        return codec.range_request(wanted, serializable)
 
     def _in_parts(
         self, parts: Sequence[Sequence[Range]], serializable: bool, timeout: float | None
@@ -332,7 +342,10 @@ class EtcdEngine(EngineBase):
         self, key: bytes, range_end: bytes, revision: int, keys_only: bool
     ) -> Iterator[list[pb.KeyValue]]:
         scan = Scan(self._page, self._ask, revision, keys_only, self._page_size)
-        return scan.pages(key, range_end)
+        if not self._connection.is_kine:
+            return scan.pages(key, range_end)
+        listed = kine.listed_ranges(key, range_end)
+        return chain.from_iterable(scan.pages(*each) for each in listed)
 
     def _page(self, wanted: Range) -> pb.RangeResponse:
         """Answer a range at an old revision, from any member unless that lags behind."""
@@ -341,7 +354,7 @@ class EtcdEngine(EngineBase):
             self._fitting([wanted])  # raises
         for serializable in (True, False):
             try:
-                return self._connection.read(RANGE, codec.range_request(wanted, serializable))
+                return self._connection.read(RANGE, self._range_request(wanted, serializable))
             except CallFailed as e:
                 if e.text.startswith(COMPACTED):
                     raise self._compacted_error([wanted]) from e
@@ -516,7 +529,10 @@ def open_etcd(url: str, *, home: bytes = b"\0", **options: Any) -> EtcdEngine:
     warn_of_plain_password(endpoints_of(url), login, tls=security.tls)
     connection = ClusterClient(endpoints, login)
     server = ServerClock(
-        lambda: connection.addresses, security.context(), connection.server_version
+        lambda: connection.addresses,
+        security.context(),
+        connection.server_version,
+        lambda: not connection.is_kine and not all(map(is_socket, connection.addresses)),
     )
     server.look()
     return EtcdEngine(connection, url=url, home=home, server=server, options=given)

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snapkv.engine.etcd.grpc_client import NOT_A_MESSAGE, CallFailed
+from snapkv.engine.etcd.kine import NOT_SERIALIZABLE, UNSUPPORTED_TXN, no_store_error
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
@@ -65,11 +66,6 @@ CORRUPT = "etcdserver: corrupt cluster"
 MAY_BE_APPLIED = (NO_SPACE, CORRUPT)
 """The answer is final, but the rejected request may have been applied."""
 
-UNSUPPORTED_TXN = "etcdserver: unsupported operations in txn request"
-"""kine's answer to all transactions but the transactions of a Kubernetes API server."""
-NOT_SERIALIZABLE = "serializable is not implemented"
-"""kine's answer to a read that any member may answer; it answers the same read without that."""
-
 NOT_HTTP2 = "Failed parsing HTTP/2"
 """The text of gRPC for a server that speaks another protocol, such as HTTP/1 or TLS."""
 
@@ -93,11 +89,7 @@ _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
         lambda text, size: AccessDeniedError("no such user, or a wrong password")
     ),
     LEASE_NOT_FOUND: lambda text, size: LeaseNotFoundError(0),
-    UNSUPPORTED_TXN: lambda text, size: NotSupportedError(
-        "this server speaks etcd's protocol, but is not an etcd (k3s has such a server, kine): it "
-        f"rejects a store's transactions ({text}). Keep the store in etcd or lmdb; 'snapkv record "
-        "--observe PREFIX --into PLACE' and 'snapkv import-prefix' can read this server"
-    ),
+    UNSUPPORTED_TXN: lambda text, size: no_store_error(text),
 }
 
 _BY_CODE: dict[str, Callable[[str], SnapKVError]] = {

@@ -162,7 +162,8 @@ class ServerClock:
     """The newest sample of the server's clock and version; a short-lived thread takes samples.
 
     `ask_version` requests the version without HTTP: it returns the version, an empty text when
-    the answer has none, and None without an answer.
+    the answer has none, and None without an answer. `expects_clock` says whether the lack of a
+    clock, and the version, are worth a warning.
     """
 
     def __init__(
@@ -170,8 +171,10 @@ class ServerClock:
         addresses: Callable[[], tuple[str, ...]],
         context: SSLContext | None,
         ask_version: Callable[[], str | None] = lambda: None,
+        expects_clock: Callable[[], bool] = lambda: True,
     ) -> None:
         self._addresses, self._context, self._ask_version = addresses, context, ask_version
+        self._expects_clock = expects_clock
         self._sample: Sample | None = None
         self._version: str | None = None  # what `ask_version` found
         self._next_at = self._fresh_at = self._ask_at = -math.inf
@@ -241,6 +244,8 @@ class ServerClock:
 
     def _warn(self, *, etcd: bool) -> None:
         """Give the warnings that are due, each once; without `etcd` it may be another server."""
+        if not self._expects_clock():
+            return
         found, clockless = self._sample, not self._addresses() or (etcd and self._clockless)
         version = self._version if found is None else found.version
         if version and not self._advised:

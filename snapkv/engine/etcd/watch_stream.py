@@ -17,7 +17,7 @@ from snapkv.engine.contract import KeyEvent, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.cluster_client import ClusterClient, OpenWatch
 from snapkv.engine.etcd.codec import event_of
-from snapkv.engine.etcd.error_texts import DENIED
+from snapkv.engine.etcd.error_texts import DENIED, FUTURE
 from snapkv.engine.etcd.grpc_client import TOO_LARGE, CallFailed, ended_watch
 from snapkv.errors import (
     CompactedError,
@@ -288,7 +288,8 @@ class WatchReader:
                 self._look_into(failure)
             with self.changed:
                 self.open_watch = None
-                failures = 0 if self.heard_at > heard_at else failures + 1
+                waits = self.heard_at == heard_at or failure.text.startswith(FUTURE)
+                failures = failures + 1 if waits else 0
                 wait = min(REOPEN_S_MAX, REOPEN_S_MIN * 2 ** min(failures, 10))
                 self.changed.wait_for(lambda: self._closed, wait * self._rng.uniform(0.5, 1))
 
@@ -353,6 +354,8 @@ class WatchReader:
 
     def _look_into(self, failure: CallFailed) -> None:
         """Prepare for the next stream; raises errors that are final."""
+        if failure.text.startswith(FUTURE):
+            return  # kine rejects what etcd waits for
         if self.open_watch is not None:  # some servers answer "denied" for an expired token
             denied, self._denied = self._denied, failure.text.startswith(DENIED)
             self._connection.broken(self.open_watch, failure, renew=self._denied and not denied)
