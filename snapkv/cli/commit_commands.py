@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -35,6 +35,8 @@ from snapkv.model import Commit, Difference, Version
 from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as logged
 from snapkv.reading.observed_prefix import Observed
+from snapkv.rendering.audit_log import Who
+from snapkv.rendering.managed_fields import writers_of
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, dated, format_time, revision_of
 
@@ -123,7 +125,7 @@ class LogOptions:
 OneInLog = TypeVar("OneInLog", "Logged", "MemberLogged")
 
 
-@takes("observe", "archive", "timeout", "no_pager", "raw")
+@takes("observe", "archive", "audit", "timeout", "no_pager", "raw")
 @grouped(LogOptions, "which", None)
 @renders()
 def log(
@@ -141,12 +143,15 @@ def log(
     """
     if keys and which.prefix is not None:
         raise CommandError("log takes either keys or --prefix")
-    renderer, read = Renderer(rendering), which.read(rendering)
+    audit = options.audit_log(keys)
+    renderer, read = Renderer(rendering, audit=audit), which.read(rendering)
+    read["details"] |= audit is not None
     after, up_to = moment(which.since_, "since"), moment(which.until)
     with options.long_output() as out, options.readable() as kv:
         span = settled_range(kv, which.since_, after, up_to)
         found = logged(kv, *span, keys=keys or (), ignores=renderer.ignored_paths, **read)
-        write_log(out, renderer, found, which, partial(differences_of, kv))
+        only = None if audit is None else partial(_only_key, kv)
+        write_log(out, renderer, found, which, partial(differences_of, kv), only)
 
 
 def write_log(
@@ -155,29 +160,41 @@ def write_log(
     found: Iterator[OneInLog],
     which: LogOptions,
     changes_of: Callable[[OneInLog], Iterator[Difference[str]]],
+    only_key: Callable[[OneInLog], tuple[str | None, bool]] | None = None,
 ) -> None:
     """Write the commits that are shown, with what each changed if options ask for it.
 
-    `changes_of` returns the differences of a commit, or raises `CompactedError`. In the end the
-    error stream has the number of ticks, and of commits in which only ignored paths differ, that
-    were left out.
+    `changes_of` returns the differences of a commit, or raises `CompactedError`. `only_key`
+    returns the only key of a commit, None for several, and whether it was removed: for the audit
+    log. In the end the error stream has the number of ticks, and of commits in which only ignored
+    paths differ, that were left out.
     """
+
+    def who_of(each: OneInLog) -> Who:
+        key, removed = (None, False) if only_key is None else only_key(each)
+        return renderer.who(each.commit, key, removed=removed)
+
     ticks_left_out, details = 0, which.patch or renderer.rendering.asked
     out.headed(*COMMIT_HEADINGS, *(renderer.headings if details else ()))
-    for each in _until_enough(found, which.wanted, which.count, which.ticks):
+    wanted = which.wanted
+    for each in _until_enough(
+        found, lambda each: wanted(_by(each.commit, who_of(each))), which.count, which.ticks
+    ):
         if each.is_tick and not which.ticks:
             ticks_left_out += 1
         elif each.is_ignored:
             renderer.commits_ignored += 1
         elif not details:
-            out.record(commit_json(each.commit), *out.commit_columns(each.commit))
+            who = who_of(each)
+            columns = out.commit_columns(_by(each.commit, who))
+            out.record({**commit_json(each.commit), **who.as_json()}, *columns)
         else:
             try:
                 changes = changes_of(each)
             except CompactedError:
                 changes = None
             shown = renderer.from_zero()
-            _write_detailed(out, shown, each.commit, changes)
+            _write_detailed(out, shown, each.commit, changes, who_of(each))
             renderer.ignored += shown.ignored
     if ticks_left_out:
         report(f"snapkv: {counted(ticks_left_out, 'tick')} left out: --ticks shows them")
@@ -185,14 +202,20 @@ def write_log(
 
 
 def _write_detailed(
-    out: Output, renderer: Renderer, commit: Commit, changes: Iterator[Difference[str]] | None
+    out: Output,
+    renderer: Renderer,
+    commit: Commit,
+    changes: Iterator[Difference[str]] | None,
+    who: Who,
 ) -> None:
     """Write a commit with what it changed; None if that was compacted."""
+    if changes is not None:
+        who, changes = _with_managers(who, changes)
     if out.structured:
         shown = None if changes is None else list(renderer.fields(changes))
-        out.record({**commit_json(commit), "changes": shown})
+        out.record({**commit_json(commit), **who.as_json(), "changes": shown})
         return
-    in_front = out.commit_columns(commit)
+    in_front = out.commit_columns(_by(commit, who))
     if out.format == "text":
         out.record({}, *in_front)
     renderer.write(out, changes or (), *in_front, indent="  ")
@@ -205,13 +228,35 @@ def _write_detailed(
         out.record({}, lines=[[]])
 
 
+def _only_key(kv: SnapshotKV | Observed[str], logged: Logged) -> tuple[str | None, bool]:
+    """Return the only key that a commit changed, None for several, and whether it removed it."""
+    if logged.moved is None or len(logged.moved) != 1:
+        return None, False
+    return kv.keyspace.decode(logged.moved[0].key), logged.moved[0].after is None
+
+
+def _by(commit: Commit, who: Who) -> Commit:
+    """Return a commit for people: its writer is what is known of it."""
+    return commit if who.text == commit.writer else replace(commit, writer=who.text)
+
+
+def _with_managers(
+    who: Who, changes: Iterator[Difference[str]]
+) -> tuple[Who, Iterator[Difference[str]]]:
+    """Add the managers that changed an object, if it is the only change of its commit."""
+    first = list(islice(changes, 2))
+    if len(first) == 1:
+        who = replace(who, managers=writers_of(first[0].before, first[0].after))
+    return who, chain(first, changes)
+
+
 def _until_enough(
-    found: Iterator[OneInLog], wanted: CommitFilter, count: int | None, ticks: bool
+    found: Iterator[OneInLog], wanted: Callable[[OneInLog], bool], count: int | None, ticks: bool
 ) -> Iterator[OneInLog]:
     """Yield the commits that are wanted until `count` were shown, and those left out in between."""
     left = count
     while left != 0 and (each := next(found, None)) is not None:
-        if wanted(each.commit):
+        if wanted(each):
             yield each
             if left is not None and (ticks or not each.is_tick) and not each.is_ignored:
                 left -= 1
@@ -224,7 +269,7 @@ SAME_TICK_MAX = 10
 """The most other writes of a tick that are named."""
 
 
-@takes("observe", "archive", "timeout", "no_pager", "raw")
+@takes("observe", "archive", "audit", "timeout", "no_pager", "raw")
 @renders()
 def show(
     options: StoreOptions,
@@ -240,7 +285,7 @@ def show(
     is not a tick, and in which more than ignored paths differ. With --observe it is a write of
     another program.
     """
-    when, renderer = moment(time), Renderer(rendering)
+    when, renderer = moment(time), Renderer(rendering, audit=options.audit_log())
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
         start, end = kv.keyspace.range_of(prefix or kv.keyspace.default_prefix)
         when = settled(kv, when)
@@ -252,13 +297,16 @@ def show(
         if found.moved is not None:
             own = tuple(each for each in found.moved if start <= each.key < end)
             found = found._replace(moved=own)
-        differences = differences_of(kv, found)
+        alone, removed = _only_key(kv, found)
+        who, differences = _with_managers(
+            renderer.who(found.commit, alone, removed=removed), differences_of(kv, found)
+        )
         if out.structured:
             changes = list(renderer.fields(differences))
-            out.record({**commit_json(found.commit), "changes": changes})
+            out.record({**commit_json(found.commit), **who.as_json(), "changes": changes})
             return
         if out.format == "text":
-            _write_head(out, found.commit)
+            _write_head(out, _by(found.commit, who))
         renderer.write(out, differences)
         if out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
             below = f" below {prefix!r}" if prefix else ""

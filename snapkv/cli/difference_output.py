@@ -28,7 +28,7 @@ from snapkv.cli.formats import (
 from snapkv.cli.store_options import grouped
 from snapkv.cli.terminal import Part, report, report_warning, write_line
 from snapkv.errors import InvalidOptionError
-from snapkv.model import Difference
+from snapkv.model import Commit, Difference, Version
 from snapkv.rendering import (
     KINDS,
     Decoded,
@@ -46,10 +46,13 @@ from snapkv.rendering import (
     preview,
     shortened,
 )
+from snapkv.rendering.audit_log import AuditEvent, AuditLog, Who
 from snapkv.rendering.decoder import COMMAND_S_MAX
 from snapkv.rendering.ignored_paths import IgnoredPaths, effective, left_out
+from snapkv.rendering.managed_fields import writers_of
 from snapkv.rendering.text_lines import LINES_MAX, Line, View
 from snapkv.rendering.value_tree import compact
+from snapkv.times import physical_ms
 
 REDACT_VARIABLE = "SNAPKV_REDACT"
 
@@ -185,8 +188,14 @@ class Renderer:
     """
 
     def __init__(
-        self, rendering: RenderingOptions, *, brief: bool = False, whole: bool = False
+        self,
+        rendering: RenderingOptions,
+        *,
+        brief: bool = False,
+        whole: bool = False,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._audit = audit
         self.rendering, self._brief = rendering, brief and not rendering.asked
         self.counts, self._view = dict.fromkeys(SIGNS, 0), rendering.view
         self.ignored = self.commits_ignored = 0
@@ -261,6 +270,32 @@ class Renderer:
         ignored = paths.ignores(before, after)
         self.ignored += ignored
         return ignored
+
+    def who(
+        self,
+        of: Commit | Version,
+        key: str | None = None,
+        before: bytes | None = None,
+        after: bytes | None = None,
+        *,
+        removed: bool = False,
+    ) -> Who:
+        """Return who wrote a commit, or a version: of Kubernetes by managers and the audit log.
+
+        `key` is the only one that it changed, from a value to another one.
+        """
+        managers = writers_of(before, after)
+        return Who(of.writer, managers, self.audited(of, key, removed=removed))
+
+    def audited(
+        self, of: Commit | Version, key: str | None, *, removed: bool = False
+    ) -> AuditEvent | None:
+        """Return the event of the audit log that made a commit, or a version."""
+        if self._audit is None:
+            return None
+        revision = of.source_revision or (None if key is None else of.revision)
+        at_ms = None if of.ts is None else physical_ms(of.ts)
+        return self._audit.find(key, revision, at_ms, removed=removed)
 
     def covers(self, key: str) -> bool:
         """Return whether the values of a key are not shown."""

@@ -50,6 +50,7 @@ from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.snapshot import Snapshot
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed
+from snapkv.rendering.audit_log import Who
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import READS_MAX
 from snapkv.times import When
@@ -190,7 +191,7 @@ def _with_sources(
         yield from ((*each, source) for each, source in zip(page, sources, strict=True))
 
 
-@takes("observe", "archive", "timeout", "no_pager", "raw")
+@takes("observe", "archive", "audit", "timeout", "no_pager", "raw")
 @renders("ignore", "redact", "kind", "decoder")
 def history(
     options: StoreOptions,
@@ -206,7 +207,8 @@ def history(
     Of a long value, the line shows what differs from the version before. --ignore leaves out
     versions in which only such paths differ.
     """
-    after, before_end, renderer = moment(since_, "since"), moment(until), Renderer(rendering)
+    after, before_end = moment(since_, "since"), moment(until)
+    renderer = Renderer(rendering, audit=options.audit_log([key]))
     with options.long_output() as out, options.readable() as kv:
         within = _is_between(kv, *settled_range(kv, since_, after, before_end))
         view, name = with_long_keys(kv, key)
@@ -265,16 +267,19 @@ def _version_record(
     out: Output, renderer: Renderer, key: str, version: Version, before: bytes | None
 ) -> tuple[Json, list[Part | None]]:
     """Return a version's fields for programs, or its columns for people."""
+    removed = version.value is None
+    who = renderer.who(version, key, before, version.value, removed=removed)
     if out.structured:
-        return {**version_json(version), "value": renderer.value_json(key, version.value)}, []
-    value: Part = ("removed", "red")
+        value = renderer.value_json(key, version.value)
+        return {**version_json(version), **who.as_json(), "value": value}, []
+    shown: Part = ("removed", "red")
     if version.value is not None:
-        value = renderer.changed_preview(key, before, version.value)
+        shown = renderer.changed_preview(key, before, version.value)
     revision = revision_text(version.revision, version.source_revision)
-    columns: list[Part | None] = [out.time(version.ts), revision, value]
+    columns: list[Part | None] = [out.time(version.ts), revision, shown]
     if version.ts is not None:
-        who, why, meta = version.writer, version.note, version.meta
-        columns += who_and_why(Commit(version.ts, 0, version.revision, who, why, meta=meta))
+        why, meta = version.note, version.meta
+        columns += who_and_why(Commit(version.ts, 0, version.revision, who.text, why, meta=meta))
     return {}, columns
 
 
@@ -323,7 +328,7 @@ def _seen(differences: Iterable[Difference[str]], longer: LongerNames) -> Iterat
         yield each
 
 
-@takes("observe", "archive", "timeout", "no_pager", "raw")
+@takes("observe", "archive", "audit", "timeout", "no_pager", "raw")
 @renders("ignore", "redact", "kind", "decoder")
 def blame(
     options: StoreOptions, rendering: RenderingOptions, key: KeyArgument, at: AtOption = None
@@ -334,7 +339,7 @@ def blame(
     what it has, or the number of a line with the line. Ignored paths are left out. Where history
     was compacted, what the oldest version has may be older than it.
     """
-    when, renderer = moment(at), Renderer(rendering)
+    when, renderer = moment(at), Renderer(rendering, audit=options.audit_log([key]))
     if renderer.covers(key):
         raise CommandError(f"the values of {key_text(key)} are redacted: blame would show them")
     headings = ("TIME", "REVISION", "WRITER", "PLACE", "VALUE")
@@ -352,24 +357,29 @@ def blame(
             raise KeyNotFoundError(key, until)
         shown = [row for row in rows if not row.is_ignored]
         if shown:
-            _write(out, shown)
+            _write(out, shown, lambda row: _who(renderer, key, row))
     if ignored := len(rows) - len(shown):
         report(f"snapkv: {counted(ignored, 'ignored path')} left out: --ignore none shows them")
 
 
-def _write(out: Output, rows: list[Blame]) -> None:
+def _who(renderer: Renderer, key: str, row: Blame) -> Who:
+    return Who(row.version.writer, row.managers, renderer.audited(row.version, key))
+
+
+def _write(out: Output, rows: list[Blame], who_of: Callable[[Blame], Who]) -> None:
     """Write the rows; as text in columns that fit all of them."""
     lines = isinstance(rows[0].place, int)
-    columns = [_columns(out, row) for row in rows]
+    whos = [who_of(row) for row in rows]
+    columns = [_columns(out, *each) for each in zip(rows, whos, strict=True)]
     widths = [max(len(text) for text, _ in column) for column in zip(*columns, strict=True)]
-    for row, cells in zip(rows, columns, strict=True):
+    for row, who, cells in zip(rows, whos, columns, strict=True):
         place = f"{row.place:>{len(str(len(rows)))}}  " if lines else f"{row.place}: "
         in_front = [
             (text.ljust(width), style) for (text, style), width in zip(cells, widths, strict=True)
         ]
         text_line = [piece for cell in in_front for piece in (cell, "  ")]
         out.record(
-            _fields(row),
+            _fields(row, who),
             *cells,
             str(row.place),
             row.text,
@@ -377,16 +387,16 @@ def _write(out: Output, rows: list[Blame]) -> None:
         )
 
 
-def _columns(out: Output, row: Blame) -> list[tuple[str, str]]:
+def _columns(out: Output, row: Blame, who: Who) -> list[tuple[str, str]]:
     version = row.version
     time = out.time(version.ts)
     shown = time if isinstance(time, tuple) else (time, "")
-    writer = "-" if version.writer is None else key_text(version.writer)
+    writer = "-" if who.text is None else key_text(who.text)
     revision = revision_text(version.revision, version.source_revision)
     return [shown, (revision, ""), (writer, "green")]
 
 
-def _fields(row: Blame) -> Json:
+def _fields(row: Blame, who: Who) -> Json:
     version = version_json(row.version)
     del version["value"]
-    return {"place": row.place, "text": row.text, **version}
+    return {"place": row.place, "text": row.text, **version, **who.as_json()}

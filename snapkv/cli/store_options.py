@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from snapkv.base.files import check_mode
 from snapkv.cli.command_output import FORMATS, Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
+from snapkv.cli.formats import counted
 from snapkv.cli.pager import paged
 from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
@@ -23,6 +24,9 @@ from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import RING_SLOTS
 from snapkv.times import duration_ms
+
+if TYPE_CHECKING:
+    from snapkv.rendering.audit_log import AuditLog
 
 WRITER_VARIABLE = "SNAPKV_WRITER"
 MODE_DIGITS_MAX = 5
@@ -87,6 +91,13 @@ ArchiveOption = Annotated[
         "The store's archive, which has what was compacted: a folder or s3://BUCKET/PATH.",
     ),
 ]
+AuditOption = Annotated[
+    list[str] | None,
+    option(
+        "--audit FILE",
+        "The audit log of a Kubernetes API server, also .gz: show its users; repeatable.",
+    ),
+]
 TimeoutOption = Annotated[
     str | None,
     option(
@@ -145,6 +156,7 @@ class StoreOptions:
     writer: WriterOption = None
     observe: ObserveOption = None
     archive: ArchiveOption = None
+    audit: AuditOption = None
     timeout: TimeoutOption = None
     store: StoreOption = None
     name: NameOption = None
@@ -183,6 +195,18 @@ class StoreOptions:
     def structured(self) -> bool:
         """Whether the answer is for programs: JSON or YAML."""
         return self.output.structured
+
+    def audit_log(self, keys: Sequence[str] | None = None) -> AuditLog | None:
+        """Read the audit log, all of it or what it has of some keys; None without one."""
+        if not self.audit:
+            return None
+        from snapkv.rendering.audit_log import AuditLog
+
+        found = AuditLog(self.audit, keys)
+        if found.broken:
+            lines = counted(found.broken, "line")
+            report_warning(f"{lines} of the audit log cannot be read and are left out")
+        return found
 
     @contextmanager
     def long_output(self, *headings: str) -> Iterator[Output]:

@@ -54,7 +54,7 @@ MembersOption = Annotated[
 ]
 
 
-@takes("observe", "archive", "writer", "timeout")
+@takes("observe", "archive", "audit", "writer", "timeout")
 @renders("redact", "kind", "decoder", "ignore")
 def ui(
     ctx: typer.Context,
@@ -77,7 +77,7 @@ def ui(
     """
     from snapkv import ui
 
-    names_store = given(ctx, "store", "name", "observe", "archive")
+    names_store = given(ctx, "store", "name", "observe", "archive", "audit")
     file = fleet_file(fleet, members, options.store, names_store=names_store)
     login = login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
     opened: AbstractContextManager[pages.Site | pages.FleetSite]
@@ -117,8 +117,8 @@ def fleet_file(
         fleet = Path(named)
     if fleet is not None and names_store:
         raise CommandError(
-            "--fleet has the places of its members: leave --store, --name, --observe and "
-            "--archive out"
+            "--fleet has the places of its members: leave --store, --name, --observe, "
+            "--archive and --audit out"
         )
     if fleet is None and members is not None:
         raise CommandError("--members is of a fleet: give --fleet, too")
@@ -156,7 +156,7 @@ def open_site(
     shown, redaction = shown_values(rendering)
     with options.readable() as keys:
         source = ui.Source(keys, options.location.words, allow_restore, redaction)
-        yield ui.Site(source, shown, writer=options.writer)
+        yield ui.Site(source, shown, writer=options.writer, audit=options.audit_log())
 
 
 @contextmanager

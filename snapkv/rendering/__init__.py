@@ -17,7 +17,8 @@ Reading the source: `snapkv.base.text` makes text safe to show; `value_tree` and
 structured values. `value_decoding` finds the kind and reads JSON and msgpack, `yaml_text` and
 `kubernetes` read one kind each, `decoder` runs other programs. `alignment` finds what corresponds
 and what changed in texts and bytes, `tree_changes` what changed in trees; `value_difference` joins
-and shows them, with the lines of `text_lines`.
+and shows them, with the lines of `text_lines`. `managed_fields` and `audit_log` say who changed an
+object of Kubernetes.
 """
 
 from snapkv.base.text import escaped, key_text, preview, quoted, shortened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from snapkv.model import Version
 from snapkv.rendering.alignment import line_edits, line_pair, lines_of
 from snapkv.rendering.decoded import Decoded
 from snapkv.rendering.decoder import Decoder
+from snapkv.rendering.managed_fields import SIGN, owners, writers
 from snapkv.rendering.paths import Path, Patterns, path_text
 from snapkv.rendering.tree_changes import ListPairs
 from snapkv.rendering.value_decoding import decode
@@ -25,7 +26,8 @@ Origins = Version | dict[str, "Origins"] | list["Origins"]
 class Blame:
     """A path or line of the newest value, with the version that last changed it.
 
-    `place` is a path as text (`spec.containers[0].image`), or the number of a line, from 1.
+    `place` is a path as text (`spec.containers[0].image`), or the number of a line, from 1. Of an
+    object of Kubernetes, `managers` own the path in that version, or else wrote that version.
     """
 
     place: str | int
@@ -33,6 +35,7 @@ class Blame:
     version: Version
     is_ignored: bool = False
     """Whether it is a path that does not count."""
+    managers: tuple[str, ...] = ()
 
 
 def blame(
@@ -51,22 +54,60 @@ def blame(
     trees), ends what was before. The list is empty without versions, or if the newest
     removes the key. `ignore` lists paths that do not count, as in `compare`.
 
-    Cost: one `decode` and one comparison for each version; two of them in memory at a time.
+    Cost: one `decode` and one comparison for each version; two of them in memory at a time. Of
+    objects of Kubernetes, one more `decode` for each version in the answer.
 
     Raises `InvalidOptionError` as `decode` does.
     """
     held: tuple[Decoded, Origins | list[Version]] | None = None
+    by_manager = _Managers(kind, decoder)
     for version in versions:
         if version.value is None:
             held = None
         elif held is None or held[0].value != version.value:
             new = decode(version.value, kind, decoder)
+            by_manager.add(version, None if held is None else held[0], new)
             held = new, _origins(held, new, version)
     if held is None:
         return []
     value, origins = held
     ignored = Patterns.parse(ignore, kubernetes=is_kubernetes(value.data))
+    if value.form == "tree" and SIGN in value.value:
+        named = by_manager.of(value.data)
+        return list(_leaves((), value.data, origins, ignored, named))  # type: ignore[arg-type]
     return list(_blamed(value, origins, ignored))
+
+
+Named = Callable[[Path, Version], tuple[str, ...]]
+"""Returns the managers that changed a path in a version."""
+
+
+class _Managers:
+    """Finds the managers of Kubernetes that changed paths."""
+
+    def __init__(self, kind: str | None, decoder: Decoder | None) -> None:
+        self._kind, self._decoder = kind, decoder
+        self._writers: dict[int, tuple[str, ...]] = {}  # of the revisions
+        self._trees: dict[int, Tree] = {}
+
+    def add(self, version: Version, before: Decoded | None, after: Decoded) -> None:
+        """Note the managers that wrote a version."""
+        if after.form == "tree" and SIGN in after.value:
+            old = before.data if before is not None and before.form == "tree" else None
+            self._writers[version.revision] = writers(old, after.data)
+
+    def of(self, newest: Tree) -> Named:
+        """Return what finds the managers of the paths of the newest version."""
+
+        def named(path: Path, version: Version) -> tuple[str, ...]:
+            revision, wrote = version.revision, self._writers.get(version.revision, ())
+            if revision not in self._trees:
+                value = version.value or b""  # a path was changed, not removed
+                self._trees[revision] = decode(value, self._kind, self._decoder).data
+            found = owners(self._trees[revision], path, newest)
+            return tuple(each for each in found if each in wrote) or found or wrote
+
+        return named
 
 
 def _origins(
@@ -130,7 +171,13 @@ def _blamed(value: Decoded, origins: Origins | list[Version], ignored: Patterns)
         yield Blame(number, escaped(line.removesuffix("\n")), version)  # type: ignore[arg-type]
 
 
-def _leaves(path: Path, tree: Tree, origins: Origins, ignored: Patterns) -> Iterator[Blame]:
+def _leaves(
+    path: Path,
+    tree: Tree,
+    origins: Origins,
+    ignored: Patterns,
+    named: Named = lambda path, version: (),
+) -> Iterator[Blame]:
     parts: Iterable[tuple[Any, Tree]] = ()
     if isinstance(tree, dict):
         parts = tree.items()
@@ -139,7 +186,8 @@ def _leaves(path: Path, tree: Tree, origins: Origins, ignored: Patterns) -> Iter
     if parts and tree:
         for step, part in parts:
             below = ignored if ignored.covers else ignored.below(step)
-            yield from _leaves((*path, step), part, _below(origins, step), below)
+            yield from _leaves((*path, step), part, _below(origins, step), below, named)
     else:
         assert isinstance(origins, Version)
-        yield Blame(path_text(path), compact(tree), origins, ignored.covers)
+        managers = () if ignored.covers else named(path, origins)
+        yield Blame(path_text(path), compact(tree), origins, ignored.covers, managers)

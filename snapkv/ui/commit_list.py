@@ -10,6 +10,7 @@ from snapkv.layout import CREATION_ORDINAL, Mark, is_of_round, space_name
 from snapkv.model import Scalar
 from snapkv.reading.change_replay import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
+from snapkv.rendering.audit_log import AuditEvent, Who
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
@@ -29,8 +30,22 @@ By default, these are with a prefix the commits that changed a key with it, else
 """
 
 
+class Attributed:
+    """What was written: by its writer, or as managers of Kubernetes and its audit log say."""
+
+    __slots__ = ()
+    writer: str | None
+    managers: tuple[str, ...]
+    audit: AuditEvent | None
+
+    @property
+    def who(self) -> str | None:
+        """The origin on one line, None if it is unknown."""
+        return Who(self.writer, self.managers, self.audit).text
+
+
 @dataclass(frozen=True, slots=True)
-class CommitSummary(Counted):
+class CommitSummary(Counted, Attributed):
     """A commit, or a write of another program: its time, writer, note, and what it did.
 
     `counts` are of `+ ~ -`, `names` some of the keys. `spaces` counts changes in a store's spaces.
@@ -49,6 +64,8 @@ class CommitSummary(Counted):
     foreign: bool = False
     meta: Mapping[str, Scalar] = field(default_factory=dict)
     source_revision: int | None = None
+    managers: tuple[str, ...] = ()
+    audit: AuditEvent | None = None
 
     @property
     def tick(self) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from snapkv.errors import NotObservedError
+from snapkv.errors import InvalidOptionError, NotObservedError
+from snapkv.rendering.audit_log import AuditEvent, AuditLog
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
 from snapkv.ui.extra_views import ExtraViews, PresentLinks, Remembered, installed
 from snapkv.ui.live_commits import LiveCommits
@@ -58,6 +60,8 @@ class Site:
     budget_s: float = BUDGET_S
     writer: str | None = None
     membership: Membership | None = None
+    audit: AuditLog | None = None
+    """The audit log of the API server whose objects it shows."""
 
     def __post_init__(self) -> None:
         self.hub = LiveCommits(self.source)
@@ -85,6 +89,18 @@ class Site:
         ]
         found += self.present.at(when)
         return [*found, ("/restore", "Restore")] if self.restores else found
+
+
+class HasRevision(Protocol):
+    """A version or a commit."""
+
+    @property
+    def revision(self) -> int:
+        """Its revision."""
+
+    @property
+    def source_revision(self) -> int | None:
+        """The revision that it recorded."""
 
 
 def word_of(timestamp: int) -> str:
@@ -129,6 +145,26 @@ class Context(PageRequest):
     def prefix(self) -> str:
         """The prefix of the keys, the whole one by default."""
         return self.state["prefix"] or self.source.root
+
+    # --- the audit log ---
+
+    @cached_property
+    def audit(self) -> AuditLog | None:
+        """The audit log, with what was added since the last request."""
+        if self.site.audit is not None:
+            with suppress(InvalidOptionError):  # a file that was removed: its events are kept
+                self.site.audit.refresh()
+        return self.site.audit
+
+    def audited(
+        self, key: str | None, of: HasRevision, timestamp: int | None, *, removed: bool
+    ) -> AuditEvent | None:
+        """Return the event of the audit log that wrote a version of a key, or a commit."""
+        if self.audit is None:
+            return None
+        revision = of.source_revision or (None if key is None else of.revision)
+        at_ms = None if timestamp is None else physical_ms(timestamp)
+        return self.audit.find(key, revision, at_ms, removed=removed)
 
     # --- the moment and the range ---
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from snapkv.errors import CompactedError, InvalidOptionError, KeyNotFoundError
 from snapkv.layout import Mark
 from snapkv.model import Version
 from snapkv.rendering import Blame
+from snapkv.rendering.audit_log import AuditEvent
+from snapkv.rendering.managed_fields import writers_of
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered_values
-from snapkv.ui.commit_list import STEPS_MAX, CommitSummary, commit_at, steps_back, steps_on
+from snapkv.ui.commit_list import (
+    STEPS_MAX,
+    Attributed,
+    CommitSummary,
+    commit_at,
+    steps_back,
+    steps_on,
+)
 from snapkv.ui.extra_views import ExtraViews
 from snapkv.ui.fleet.site import FleetContext
-from snapkv.ui.key_differences import CHILDREN_MAX, ROWS_MAX, Row, differences, row
+from snapkv.ui.key_differences import CHILDREN_MAX, REMOVED, ROWS_MAX, Row, differences, row
 from snapkv.ui.key_listings import HITS_MAX, NODES_MAX, level, search
 from snapkv.ui.key_versions import VERSIONS_MAX, version_at, versions_back, with_bytes
 from snapkv.ui.request_context import Context
@@ -59,7 +69,7 @@ def commits(c: Context) -> Page:
     def wanted(step: CommitSummary) -> bool:
         if (prefix and not step.counts) or (step.tick and not ticks):
             return False
-        if writer and writer not in (step.writer or "").lower():
+        if writer and writer not in (_audited(c, step).who or "").lower():
             return False
         return not note or note in (step.note or "").lower()
 
@@ -72,7 +82,15 @@ def commits(c: Context) -> Page:
         limit=state.limit(STEPS_MAX, 1_000),
         budget=c.budget(),
     )
+    found = replace(found, steps=[_audited(c, step) for step in found.steps])
     return Page("commits.html", "Commits", found, command=c.source.command("log", *log_words(c)))
+
+
+def _audited(c: Context, step: CommitSummary, *managers: str) -> CommitSummary:
+    """Add to a commit what managers and the audit log say of it."""
+    kind, key = step.names[0] if step.total == 1 and step.names else ("", None)
+    event = c.audited(key, step, step.timestamp, removed=kind == REMOVED)
+    return replace(step, managers=managers, audit=event)
 
 
 def log_words(c: Context) -> list[str]:
@@ -150,7 +168,7 @@ def keys(c: Context) -> Page:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionRow:
+class VersionRow(Attributed):
     """A version without its value: `size` is None if the key was removed."""
 
     timestamp: int | None
@@ -159,12 +177,22 @@ class VersionRow:
     writer: str | None
     note: str | None
     source_revision: int | None = None
+    managers: tuple[str, ...] = ()
+    audit: AuditEvent | None = None
 
     @classmethod
-    def of(cls, each: Version) -> VersionRow:
-        """Return a version without its value."""
-        size = None if each.value is None else len(each.value)
-        return cls(each.ts, each.revision, size, each.writer, each.note, each.source_revision)
+    def of(cls, c: Context, key: str, each: Version, before: bytes | None) -> VersionRow:
+        """Return a version without its value; `before` is the value before it."""
+        return cls(
+            each.ts,
+            each.revision,
+            None if each.value is None else len(each.value),
+            each.writer,
+            each.note,
+            each.source_revision,
+            writers_of(before, each.value),
+            c.audited(key, each, each.ts, removed=each.value is None),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +221,7 @@ class KeyData:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class Owed(Attributed):
     """A path or a line of the newest version, and the revision that wrote it."""
 
     place: str
@@ -203,9 +231,11 @@ class Owed:
     writer: str | None
     note: str | None
     source_revision: int | None = None
+    managers: tuple[str, ...] = ()
+    audit: AuditEvent | None = None
 
     @classmethod
-    def of(cls, each: Blame) -> Owed:
+    def of(cls, c: Context, key: str, each: Blame) -> Owed:
         """Return a path or a line without the value of its version."""
         place, version = each.place if isinstance(each.place, str) else "", each.version
         return cls(
@@ -216,6 +246,8 @@ class Owed:
             version.writer,
             version.note,
             version.source_revision,
+            each.managers,
+            c.audited(key, version, version.ts, removed=False),
         )
 
 
@@ -249,13 +281,13 @@ def key(c: Context) -> Page:
     owed, line = list[Owed](), None
     if show == "blame" and not c.source.hides(name):
         found = with_bytes(found, BLAMED_VERSIONS_BYTES_MAX)
-        owed, line = owed_lines(c, found.versions)
+        owed, line = owed_lines(c, name, found.versions)
     data = KeyData(
         name,
         None if c.source.hides(name) else value,
         None if value is None else len(value),
         revision,
-        [VersionRow.of(each) for each in found.versions],
+        list(_version_rows(c, name, found.versions)),
         found.following,
         found.complete,
         found.compacted,
@@ -279,12 +311,17 @@ def key(c: Context) -> Page:
     return Page("key.html", name, data, more, c.source.command(*words))
 
 
-def owed_lines(c: Context, found: list[Version]) -> tuple[list[Owed], int | None]:
+def _version_rows(c: Context, key: str, found: list[Version]) -> Iterator[VersionRow]:
+    for each, older in zip_longest(found, found[1:]):
+        yield VersionRow.of(c, key, each, None if older is None else older.value)
+
+
+def owed_lines(c: Context, key: str, found: list[Version]) -> tuple[list[Owed], int | None]:
     """Return a page of the lines of blame, and the number of the line that begins the next one."""
     blamed = c.rendering.blamed(found)
     start = c.state.number("line", 1, len(blamed) or 1) - 1
     end = start + c.state.part(BLAMED_LINES_MAX)
-    lines = [Owed.of(each) for each in blamed[start:end]]
+    lines = [Owed.of(c, key, each) for each in blamed[start:end]]
     return lines, end + 1 if end < len(blamed) else None
 
 
@@ -302,6 +339,9 @@ def commit(c: Context) -> Page:
     found = commit_at(
         c.source, c.at, prefix=c.state["prefix"], after=c.state["after"] or None, limit=limit
     )
+    rows = found.rows if not (found.more or c.state["after"]) else []
+    managers = writers_of(rows[0].before, rows[0].after) if len(rows) == 1 else ()
+    found = replace(found, step=_audited(c, found.step, *managers))
     step = found.step
     if c.source.observed:
         before, after = f"rev:{found.since}", f"rev:{step.revision}"
