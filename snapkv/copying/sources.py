@@ -197,6 +197,7 @@ class PrefixSource:
         self.engine, self.layout, self._clock = engine, Layout(name), clock
         self.echo_ends: tuple[bytes, ...] = ()
         self.is_echo: Callable[[bytes], bool] = lambda value: False
+        self._first_nonce = int.from_bytes(os.urandom(8), "big")
         self._range = prefix or FIRST_KEY, prefix_end(prefix)
         self._newest: KeyEvent | None = None  # change that is known, as it is recorded
         self._unchanged = 0  # the revision since which nothing has changed, up to the newest mark
@@ -229,8 +230,9 @@ class PrefixSource:
         """
         if last is not None:
             self._clock.merge(stamp_of(last.value) + lost + room)
-        stamp = StampRecord(self._clock.issue(), os.urandom(8))
         ordinal = 2 if last is None else last.version + lost + 1
+        nonce = (self._first_nonce + ordinal) % (1 << 64)  # in an archive, numbers take least
+        stamp = StampRecord(self._clock.issue(), nonce.to_bytes(8, "big"))
         return KeyValue(self.layout.ts, stamp.encode(), self.identity.created, revision, ordinal)
 
     def check(self, last: KeyValue, record: RecordedState) -> None:
