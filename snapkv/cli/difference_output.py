@@ -49,8 +49,10 @@ from snapkv.rendering import (
 from snapkv.rendering.audit_log import AuditEvent, AuditLog, Who
 from snapkv.rendering.decoder import COMMAND_S_MAX
 from snapkv.rendering.ignored_paths import IgnoredPaths, effective, left_out
+from snapkv.rendering.kubernetes import STARTS
 from snapkv.rendering.managed_fields import writers_of
 from snapkv.rendering.text_lines import LINES_MAX, Line, View
+from snapkv.rendering.value_difference import UNSHOWN
 from snapkv.rendering.value_tree import compact
 from snapkv.times import physical_ms
 
@@ -247,7 +249,7 @@ class Renderer:
         """Return a value on one line."""
         if self._redaction.covers(key):
             return self._redaction.preview(value)
-        if self.rendering.decodes or value.startswith(b"k8s\0"):
+        if self.rendering.decodes or value.startswith(STARTS):
             return self._read(value, []).preview()
         return preview(value)
 
@@ -255,10 +257,11 @@ class Renderer:
         """Return a value on one line; of a long one what differs from the value before it."""
         if before is None or len(after) <= PREVIEW_CHARS_MAX or self._redaction.covers(key):
             return self.preview(key, after)
-        if max(len(before), len(after)) > DECODED_BYTES_MAX:
+        is_encrypted = after.startswith(STARTS[1])
+        if max(len(before), len(after)) > DECODED_BYTES_MAX and not is_encrypted:
             return shortened(before, after)[1]
         difference, _ = self._compared(key, before, after)
-        if difference.unit == "path" and difference:
+        if difference and (difference.unit == "path" or is_encrypted):
             return plain(_brief(difference))
         return shortened(before, after)[1] if difference else self.preview(key, after)
 
@@ -402,10 +405,10 @@ class Renderer:
         note: list[list[Part]] = [[(f"  ({why})", "dim")]] if why and not self._brief else []
         if rendering.stat:
             return [[(head, style), f"  {compared.stat}"], *note]
-        redacted = compared.state == "redacted"
-        if change != "changed" and (self._brief or redacted or self._view == "auto"):
+        unshown = compared.state in UNSHOWN
+        if change != "changed" and (self._brief or unshown or self._view == "auto"):
             return [[(f"{head}  {_one_line(compared)}", style)], *note]
-        if self._brief or redacted or self._is_short(compared):
+        if self._brief or unshown or self._is_short(compared):
             return [[(head, style), "  ", *_parts(_brief(compared))], *note]
         lines = compared.lines(
             self._view,

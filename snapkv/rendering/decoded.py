@@ -13,11 +13,13 @@ from snapkv.rendering.alignment import lines_of
 from snapkv.rendering.text_lines import LINES_MAX, Line, Part, bounded, shown
 from snapkv.rendering.value_tree import Tree, compact, json_text
 
-KINDS = ("json", "yaml", "text", "msgpack", "kubernetes", "hex")
+KINDS = ("json", "yaml", "text", "msgpack", "kubernetes", "encrypted", "hex")
 """The kinds that `decode` finds by itself; the name of a decoder is one, too."""
 
 REDACTED = "redacted"
 """The kind of a value that is not shown."""
+ENCRYPTED = "encrypted"
+"""The kind of a value that an API server encrypted."""
 HEX_ROW_BYTES = 16
 
 Form = Literal["tree", "text", "bytes"]
@@ -74,7 +76,7 @@ class Decoded:
         >>> print(decode(b"v1").preview(), decode(bytes([0x81, 0xA1, 97, 1])).preview())
         "v1" {"a": 1}
         """
-        if self.kind == REDACTED:
+        if self.kind in (REDACTED, ENCRYPTED):
             return str(self.data)
         if self.is_by_decoder or self.kind in ("msgpack", "hex"):
             return self._shown_preview(chars_max)

@@ -7,9 +7,10 @@ kinds. A field that it lacks is shown by its number.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from snapkv.rendering.value_tree import (
 )
 
 PREFIX = b"k8s\0"
+STARTS = PREFIX, b"k8s:enc:"
+"""How values begin that have a shorter text than their bytes: protobuf, and encrypted values."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS_S = range(-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
 _META = "meta.v1.ObjectMeta"
@@ -67,6 +70,49 @@ def load(value: bytes) -> Tree:
         return checked({**kind, **named, "raw": raw})
     message = schema().kinds.get((kind.get("apiVersion", ""), kind.get("kind", "")), "unknown")
     return checked({**kind, **_object(raw, message, 0)})
+
+
+def from_json(tree: Tree) -> Tree:
+    """Return an object that is stored as JSON, as the API has it; raise `NotThisKindError`.
+
+    Only a definition of custom resources changes: it is stored in the version v1beta1, which no API
+    server has any more.
+    """
+    if not isinstance(tree, dict) or not (tree.get("apiVersion") and tree.get("kind")):
+        raise NotThisKindError("is JSON without an apiVersion and a kind")
+    if (tree["apiVersion"], tree["kind"]) == _OLD_DEFINITION:
+        return _definition(tree)
+    return tree
+
+
+_OLD_DEFINITION = "apiextensions.k8s.io/v1beta1", "CustomResourceDefinition"
+_OF_ALL_VERSIONS = "validation", "subresources", "additionalPrinterColumns", "selectableFields"
+"""What v1beta1 says once if it is the same for all versions; v1 says it of each."""
+
+
+def _definition(tree: dict[str, Tree]) -> dict[str, Tree]:
+    """Return a CustomResourceDefinition of v1beta1 as v1."""
+    spec = {**tree["spec"]}
+    common = {name: spec.pop(name) for name in _OF_ALL_VERSIONS if name in spec}
+    versions = spec.get("versions") or [{"name": spec["version"], "served": True, "storage": True}]
+    spec["versions"] = [_version({**each, **common}) for each in versions]
+    spec.pop("version", None)
+    if not spec.get("preserveUnknownFields"):
+        spec.pop("preserveUnknownFields", None)
+    if "webhookClientConfig" in (conversion := {**spec.get("conversion", {})}):
+        webhook = {"clientConfig": conversion.pop("webhookClientConfig")}
+        if reviews := conversion.pop("conversionReviewVersions", None):
+            webhook["conversionReviewVersions"] = reviews
+        spec["conversion"] = {**conversion, "webhook": webhook}
+    return {**tree, "apiVersion": "apiextensions.k8s.io/v1", "spec": spec}
+
+
+def _version(version: dict[str, Tree]) -> dict[str, Tree]:
+    if "validation" in version:
+        version["schema"] = version.pop("validation")
+    for column in (columns := [{**each} for each in version.get("additionalPrinterColumns", ())]):
+        column["jsonPath"] = column.pop("JSONPath")
+    return {**version, "additionalPrinterColumns": columns} if columns else version
 
 
 def _bytes(content: Any) -> bytes:
@@ -144,7 +190,7 @@ def _put(found: dict[str, Tree], field: FieldType, content: Any, depth: int) -> 
         found.setdefault(field.name, {})[key] = _map_value(field, entry.get(2, b""), depth)
     else:
         part = _item(field.type, content, depth)
-        if not (field.omits_zero and not part) and part is not _ABSENT:
+        if part is not None and (part or not field.omits_zero):
             found[field.name] = part
 
 
@@ -157,13 +203,6 @@ def _map_value(field: FieldType, content: Any, depth: int) -> Tree:
 def _item(typed: str, content: Any, depth: int) -> Tree:
     convert = _CONVERTED.get(typed)
     return convert(content) if convert else _object(_bytes(content), typed, depth + 1)
-
-
-class _Absent:
-    """The value of a time that was never set."""
-
-
-_ABSENT = _Absent()
 
 
 def _entry(content: Any) -> dict[int, Any]:
@@ -184,16 +223,16 @@ def _text(content: Any) -> str:
         return bytes_text(content)
 
 
-def _time(content: Any) -> Tree:
-    """Return a `Time` (or `MicroTime`) as RFC 3339 in UTC."""
+def _time(content: Any, *, digits: int = 0) -> Tree:
+    """Return a `Time`, or with six `digits` a `MicroTime`, as RFC 3339 in UTC."""
     entry = _entry(content)
     if not entry:
-        return _ABSENT
+        return None  # never set
     seconds, nanos = _int(entry.get(1, 0)), _int(entry.get(2, 0))
     if seconds not in _YEARS_S or nanos not in range(10**9):
         return {"seconds": seconds, "nanos": nanos}
     date = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
-    fraction = f".{nanos // 1000:06}" if nanos else ""
+    fraction = f".{nanos // 1000:06}" if digits else ""
     return f"{date}{fraction}Z"
 
 
@@ -207,16 +246,21 @@ def _embedded_json(content: Any) -> Tree:
     try:
         return checked(json.loads(raw, object_pairs_hook=unique, parse_float=float_of))
     except (ValueError, RecursionError):
-        return raw
+        return _base64(raw)
+
+
+def _base64(content: Any) -> str:
+    """Return bytes as the API has them in JSON and YAML."""
+    return b64encode(_bytes(content)).decode()
 
 
 _CONVERTED: dict[str, Callable[[Any], Tree]] = {
     "bool": lambda content: bool(_int(content)),
-    "bytes": _bytes,
-    "duration": lambda content: _int(_entry(content).get(1, 0)),
+    "bytes": _base64,
     "int": _int,
     "int-or-string": _int_or_string,
     "json": _embedded_json,
+    "micro-time": partial(_time, digits=6),
     "quantity": lambda content: _text(_entry(content).get(1, b"")),
     "string": _text,
     "time": _time,

@@ -9,7 +9,7 @@ from typing import Any
 from snapkv.base.text import escaped
 from snapkv.model import Version
 from snapkv.rendering.alignment import line_edits, line_pair, lines_of
-from snapkv.rendering.decoded import Decoded
+from snapkv.rendering.decoded import ENCRYPTED, Decoded
 from snapkv.rendering.decoder import Decoder
 from snapkv.rendering.managed_fields import SIGN, owners, writers
 from snapkv.rendering.paths import Path, Patterns, path_text
@@ -114,6 +114,8 @@ def _origins(
     held: tuple[Decoded, Origins | list[Version]] | None, new: Decoded, version: Version
 ) -> Origins | list[Version]:
     old = held[0] if held and (held[0].form == "tree") == (new.form == "tree") else None
+    if new.kind == ENCRYPTED:  # two values may show the same
+        old = None
     if new.form == "tree":
         if held is None or old is None:
             return version

@@ -30,6 +30,8 @@ CONTROL_CHARS_SHARE = 32
 """The least characters of a text for each control character in it (colours of terminals do not
 count)."""
 
+_KUBERNETES = {b"k8s\0": "kubernetes", b"k8s:": "encrypted"}
+"""How values of an API server begin that are not JSON."""
 _BOM = "\ufeff"
 _LOOKS_TYPED = re.compile(r'"|(?:int|float|bool|bytes|nil|ext|Timestamp)\(')
 _CONTROLS = re.compile(r"[\x01-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
@@ -39,9 +41,9 @@ def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None
     r"""Return what a value says.
 
     `kind` is one of `KINDS` or the name of an installed decoder; without it, the kind is found:
-    a value of Kubernetes, a JSON object or array, a YAML mapping (or list with a mapping or list
-    in it) of several lines, text, a msgpack map or array, and hex for the rest. A `decoder` is
-    asked first.
+    a value of Kubernetes, also an encrypted one, a JSON object or array, a YAML mapping (or list
+    with a mapping or list in it) of several lines, text, a msgpack map or array, and hex for the
+    rest. A `decoder` is asked first.
 
     A value that breaks a rule of a format (a key twice in one object, NaN in JSON, a tag in YAML),
     or a bound of `value_tree` (`DEPTH_MAX`, `NODES_MAX`), is text, or hex. Deterministic. Costs one
@@ -66,7 +68,7 @@ def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None
     is_small = len(value) <= STRUCTURED_BYTES_MAX
     trimmed = value.removeprefix(_BOM.encode()).strip()
     may_be_json = trimmed[:1] + trimmed[-1:] in (b"{}", b"[]")
-    kind = "kubernetes" if value.startswith(b"k8s\0") else "json" if may_be_json else ""
+    kind = "json" if may_be_json else _KUBERNETES.get(value[:4], "")
     if is_small and kind and (made := _made(kind, value)) is not None:
         return made
     text = stored_text(value)
@@ -200,7 +202,13 @@ def _key_text(key: Any) -> str:
 def _load_kubernetes(value: bytes) -> Tree:
     from snapkv.rendering import kubernetes
 
-    return kubernetes.load(value)
+    return kubernetes.from_json(_load_json(value)) if value[:1] == b"{" else kubernetes.load(value)
+
+
+def _load_encrypted(value: bytes) -> Decoded:
+    from snapkv.rendering import encryption
+
+    return Decoded("encrypted", encryption.text_of(value), "text", value)
 
 
 _LOADERS: dict[str, Callable[[bytes], Decoded]] = {
@@ -208,6 +216,7 @@ _LOADERS: dict[str, Callable[[bytes], Decoded]] = {
     "yaml": lambda value: Decoded("yaml", _load_yaml(value), "tree", value, value.decode()),
     "msgpack": _tree("msgpack", _load_msgpack),
     "kubernetes": _tree("kubernetes", _load_kubernetes),
+    "encrypted": _load_encrypted,
     "text": lambda value: Decoded("text", _utf8(value), "text", value),
     "hex": lambda value: Decoded("hex", value, "bytes", value),
 }

@@ -31,7 +31,7 @@ from snapkv.rendering.alignment import (
     line_pair,
     lines_of,
 )
-from snapkv.rendering.decoded import REDACTED, Decoded, hex_rows, tree_text
+from snapkv.rendering.decoded import ENCRYPTED, REDACTED, Decoded, hex_rows, tree_text
 from snapkv.rendering.paths import AUTO, NO_PATTERNS, Patterns, path_text
 from snapkv.rendering.text_lines import (
     LINES_MAX,
@@ -57,7 +57,11 @@ from snapkv.rendering.value_tree import Tree, compact, leaves
 _BYTES_SHOWN_MAX = 1 << 16
 """The most bytes of one changed piece that are shown."""
 
-State = Literal["equal", "formatting", "ignored", "changed", "added", "removed", "redacted"]
+State = Literal[
+    "equal", "formatting", "ignored", "changed", "added", "removed", "redacted", "encrypted"
+]
+UNSHOWN = ("ignored", "redacted", "encrypted")
+"""The states of differences that have a summary alone."""
 Unit = Literal["path", "line", "byte"]
 
 
@@ -83,7 +87,8 @@ class ValueDifference:
     `state` says which of these it is: "equal"; "formatting", the same data stored as other bytes
     (or, as `summary` says, what a decoder shows is the same);
     "ignored", only ignored paths differ; "changed"; "added" or "removed", one side is absent;
-    "redacted", see `Redaction`. `unit` says what was compared. `changes` has the paths of trees.
+    "redacted", see `Redaction`; "encrypted", one side or both, so that only `summary` is known.
+    `unit` says what was compared. `changes` has the paths of trees.
     """
 
     before: Decoded | None
@@ -131,7 +136,7 @@ class ValueDifference:
     @cached_property
     def stat(self) -> Stat:
         """The number of paths, lines or bytes that are added, removed and changed."""
-        if self.state in ("equal", "formatting", "ignored", "redacted"):
+        if self.state in ("equal", "formatting", *UNSHOWN):
             return Stat(0, 0, 0, self.unit)
         if self.unit == "path":
             added = sum(leaves(each.after) for each in self.changes if each.kind == "added")
@@ -159,6 +164,12 @@ class ValueDifference:
             return " -> ".join(
                 side.text if side else "absent" for side in (self.before, self.after)
             )
+        if self.state == "encrypted":
+            from snapkv.rendering.encryption import change_text
+
+            assert self.before is not None
+            assert self.after is not None
+            return change_text(self.before.value, self.after.value)
         if self.state == "equal":
             return "equal"
         also = f", {counted(self.ignored, 'ignored path')}" if self.ignored else ""
@@ -201,7 +212,7 @@ class ValueDifference:
         '~ a: 1 -> 2 (and 1 more)'
         """
         before, after = self.before, self.after
-        if self.state in ("formatting", "ignored", "redacted", "equal"):
+        if self.state in ("equal", "formatting", *UNSHOWN):
             return (Part(self.summary, "meta"),)
         if before is None or after is None:
             side = before or after
@@ -251,6 +262,8 @@ index_before=None),)
     unit: Unit = "path" if forms == {"tree"} else "byte" if "bytes" in forms else "line"
     if before.value == after.value:
         return ValueDifference(before, after, "equal", unit, _ignore=ignored)
+    if ENCRYPTED in (before.kind, after.kind):
+        return ValueDifference(before, after, "encrypted", unit, _ignore=ignored)
     if unit == "path":
         found = TreeChanges(before.data, after.data, ignored)
         state: State = "changed" if found.found else "ignored" if found.ignored else "formatting"
@@ -287,7 +300,7 @@ def _one_side(before: Decoded | None, after: Decoded | None, ignored: Patterns) 
 
 
 def _notes(difference: ValueDifference) -> Iterator[Line]:
-    if difference.state in ("formatting", "ignored", "redacted"):
+    if difference.state in ("formatting", *UNSHOWN):
         yield (Part(difference.summary, "meta"),)
         return
     before, after = difference.before, difference.after
@@ -299,7 +312,7 @@ def _notes(difference: ValueDifference) -> Iterator[Line]:
 
 
 def _body(difference: ValueDifference, view: View, context: int, width: int) -> Iterator[Line]:
-    if difference.state in ("ignored", "redacted"):
+    if difference.state in UNSHOWN:
         return iter(())
     if difference.unit == "byte":
         return _byte_lines(difference, context)

@@ -32,6 +32,10 @@ one."""
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INT = re.compile(r"-?(?:0|[1-9][0-9]{0,39})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]{0,39})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?")
+_OTHER_READERS = re.compile(
+    r"[yYnN]|[-+]?0[bBoOxX][0-9a-fA-F_]+|[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+)
+"""Texts that PyYAML writes without quotes and readers in Go (kubectl) take for a bool or number."""
 _CORE_TAG = "tag:yaml.org,2002:"
 _KEY = r"""(?:"[^"\n]*"|'[^'\n]*')[ \t]*|[^\s"'#{\[&*!|>%@`][^\n]*?"""
 _ENTRY = re.compile(rf"^[ \t]*(?:- +)*(?:{_KEY}):(?:[ \t\r]|$)", re.MULTILINE)
@@ -175,6 +179,10 @@ def _dumper() -> Any:
 
     def text(dumper: Any, data: str) -> Any:
         style = "|" if "\n" in data.strip("\n") else None
+        if escaped(data, keep="\n") != data:
+            style = '"'  # only there is an escape one
+        elif _OTHER_READERS.fullmatch(data):
+            style = "'"
         return dumper.represent_scalar(f"{_CORE_TAG}str", data, style=style)
 
     def number(dumper: Any, data: WrittenFloat) -> Any:

@@ -18,6 +18,7 @@ from snapkv.errors import InvalidOptionError
 from snapkv.layout import prefix_end
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.snapshot import StateReads as Moment
+from snapkv.rendering.kubernetes import STARTS
 from snapkv.times import When
 from snapkv.ui.key_differences import REMOVED, differences
 from snapkv.ui.page_source import Budget, Source
@@ -26,9 +27,8 @@ from snapkv.ui.page_source import Budget, Source
 
 NODES_MAX = 200
 PREVIEW_BYTES = 200
-KUBERNETES = b"k8s\0"
-"""Objects of Kubernetes are named by what may be at their end, so more of them is read."""
 KUBERNETES_BYTES = 16 << 10
+"""Objects of Kubernetes are named by what may be at their end, so more of them is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _with_entries(source: Source, moment: Moment, nodes: list[TreeNode]) -> list
     for node in nodes:
         kv = None if node.folder else found[source.encode(node.path)]
         if kv is not None:
-            size = KUBERNETES_BYTES if kv.value.startswith(KUBERNETES) else PREVIEW_BYTES
+            size = KUBERNETES_BYTES if kv.value.startswith(STARTS) else PREVIEW_BYTES
             preview = None if source.hides(node.path) else kv.value[:size]
             node = replace(node, size=len(kv.value), revision=kv.mod_revision, preview=preview)
         made.append(node)

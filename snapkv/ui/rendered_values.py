@@ -9,9 +9,11 @@ from typing import get_args
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Version
 from snapkv.rendering import Blame, Decoded, Decoder, Line, blame, compare, decode, preview
+from snapkv.rendering.decoded import ENCRYPTED
+from snapkv.rendering.encryption import encrypted
+from snapkv.rendering.kubernetes import STARTS
 from snapkv.rendering.text_lines import View
 from snapkv.ui.key_differences import Row
-from snapkv.ui.key_listings import KUBERNETES
 
 WAYS: tuple[View, ...] = get_args(View)
 LINES_MAX = 500
@@ -93,9 +95,12 @@ class Rendering:
 
     def preview(self, data: bytes) -> str:
         """Return the beginning of a value on one line; of Kubernetes' objects kind and name."""
-        if data.startswith(KUBERNETES):
-            return self._decoded(data).preview(PREVIEW_CHARS)
-        return preview(data, PREVIEW_CHARS)
+        if not data.startswith(STARTS):
+            return preview(data, PREVIEW_CHARS)
+        found = self._decoded(data)
+        if found.kind == ENCRYPTED:  # of a large value, `data` is a part
+            return f"encrypted {encrypted(data).by}"
+        return found.preview(PREVIEW_CHARS)
 
 
 def fragment(data: bytes) -> str:

@@ -1,33 +1,33 @@
 """Values as Kubernetes' own code stores them; tests/vectors/kubernetes says how they were made."""
 
 import base64
+import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from snapkv.rendering import compare, decode
 from snapkv.rendering.kubernetes import schema
 from tests.rendering.shown import text_of
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "kubernetes" / "stored.jsonl"
+VECTORS = Path(__file__).parents[1] / "vectors" / "kubernetes"
 OBJECTS = {
     each["json"]["kind"]: (base64.b64decode(each["stored"]), each["json"])
-    for each in map(json.loads, VECTORS.read_text().splitlines())
+    for each in map(json.loads, (VECTORS / "stored.jsonl").read_text().splitlines())
 }
+
+
+def lines_of(name: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for line in gzip.decompress((VECTORS / name).read_bytes()).splitlines()
+    ]
 
 
 def stored(kind: str) -> bytes:
     return OBJECTS[kind][0]
-
-
-def as_json(tree: object) -> object:
-    """Return a tree as Go writes it: bytes in base64."""
-    if isinstance(tree, bytes):
-        return base64.b64encode(tree).decode()
-    if isinstance(tree, dict):
-        return {key: as_json(part) for key, part in tree.items()}
-    return [as_json(part) for part in tree] if isinstance(tree, list) else tree
 
 
 def without_null(tree: object) -> object:
@@ -42,8 +42,18 @@ def test_an_object_is_what_kubernetes_says_it_is(kind: str) -> None:
     value, expected = OBJECTS[kind]
     found = decode(value)
     assert found.kind == "kubernetes"
-    assert as_json(found.data) == without_null(expected)
+    assert found.data == without_null(expected)
     assert list(found.data)[:3] == ["apiVersion", "kind", "metadata"]
+
+
+def test_each_field_of_each_kind_is_as_kubernetes_says() -> None:
+    lines = lines_of("filled.jsonl.gz")
+    assert len(lines) > 150
+    for line in lines:
+        stored, expected = base64.b64decode(line["stored"]), without_null(line["json"])
+        found = decode(stored)
+        assert (found.kind, found.data) == ("kubernetes", expected)
+        assert yaml.safe_load(found.text) == expected, "as kubectl reads it"
 
 
 def replaced(kind: str, old: bytes, new: bytes) -> list[str]:
@@ -66,7 +76,7 @@ def test_a_changed_image_is_named_by_its_path() -> None:
 def test_settings_secrets_and_ports_are_named_by_their_paths() -> None:
     assert replaced("ConfigMap", b"debug", b"error") == ["~ data.level: debug -> error"]
     assert replaced("Secret", b"hunter2", b"hunter3") == [
-        '~ data.password: b"hunter2" -> b"hunter3"'
+        "~ data.password: aHVudGVyMg== -> aHVudGVyMw=="
     ]
     assert replaced("Service", b"http\x12\x03TCP\x18\x50", b"http\x12\x03TCP\x18\x51") == [
         "~ spec.ports[0].port: 80 -> 81"
