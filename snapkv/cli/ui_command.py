@@ -27,6 +27,7 @@ from snapkv.cli.server_options import (
 )
 from snapkv.cli.store_options import StoreOptions, takes
 from snapkv.cli.terminal import report, report_warning
+from snapkv.rendering.ignored_paths import effective
 from snapkv.store.open import STORE_VARIABLE
 
 if TYPE_CHECKING:  # only serving needs an extra, not the help
@@ -137,7 +138,7 @@ def shown_values(rendering: RenderingOptions) -> tuple[pages.Rendering, pages.Re
     from snapkv.cli.difference_output import Renderer
 
     read_decoder = Renderer(rendering).read_decoder
-    shown = ui.Rendering(rendering.kind, read_decoder, tuple(rendering.ignore or ()))
+    shown = ui.Rendering(rendering.kind, read_decoder, effective(rendering.ignore))
     return shown, ui.Redaction(rendering.redact or ())
 
 

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from snapkv.layout import CREATION_ORDINAL, Mark, is_of_round, space_name
 from snapkv.model import Scalar
 from snapkv.reading.change_replay import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
+from snapkv.reading.ignored_commits import IgnoredCommits, Ignores
 from snapkv.rendering.audit_log import AuditEvent, Who
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
 from snapkv.ui.key_differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Counted, Row, row
 from snapkv.ui.page_source import Budget, Source
+from snapkv.ui.quiet_commits import (
+    CHUNK_COMMITS,
+    CHUNK_COMMITS_MAX,
+    QuietCommits,
+    count_between,
+)
 
 STEPS_MAX = 50
-CHUNK_COMMITS, CHUNK_COMMITS_MAX = 64, 4_096
-"""The commits of the first chunk, and the most of one; each is four times the one before."""
 NAMES_MAX = 3
 """The most keys that a list names of one commit."""
 
 Wanted = Callable[["CommitSummary"], bool]
 """Which commits a page shows.
 
-By default, these are with a prefix the commits that changed a key with it, else all but ticks.
+By default, these are with a prefix the commits that changed a key with it, else all but ticks. A
+commit that is ignored is not asked about.
 """
 
 
@@ -50,7 +56,8 @@ class CommitSummary(Counted, Attributed):
 
     `counts` are of `+ ~ -`, `names` some of the keys. `spaces` counts changes in a store's spaces.
     `timestamp` of a foreign write is the timestamp of its tick. `meta` are the commit's facts.
-    `source_revision` is the one that a record's commit recorded.
+    `source_revision` is the one that a record's commit recorded. An `ignored` one changed nothing
+    but ignored paths.
     """
 
     revision: int
@@ -66,6 +73,7 @@ class CommitSummary(Counted, Attributed):
     source_revision: int | None = None
     managers: tuple[str, ...] = ()
     audit: AuditEvent | None = None
+    ignored: bool = False
 
     @property
     def tick(self) -> bool:
@@ -79,12 +87,13 @@ class CommitList:
     """A page of steps. `following` is the revision from which the next page goes on.
 
     It is None at the end of what is left. `complete` is False if the time was used up before the
-    page was full.
+    page was full. `ignored` says that commits were left out in which only ignored paths differ.
     """
 
     steps: list[CommitSummary]
     following: int | None
     complete: bool
+    ignored: bool = False
 
 
 def steps_back(
@@ -96,24 +105,51 @@ def steps_back(
     wanted: Wanted | None = None,
     limit: int = STEPS_MAX,
     budget: Budget,
+    ignores: Ignores | None = None,
+    quiet: QuietCommits | None = None,
 ) -> CommitList:
     """Return commits up to a moment, newest first, that changed keys with the prefix.
 
-    Two watches for each chunk of commits.
+    Two watches for each chunk of commits. With `ignores` the commits that it ignores are left out;
+    `quiet` remembers them.
     """
     wanted = wanted or _shown(prefix)
     low = bounds(source.reader, None, None)[0] if since is None else source.mark(since)
-    found: list[CommitSummary] = []
-    chunks = CHUNK_COMMITS, CHUNK_COMMITS_MAX
-    for after, high in windows_back(source.reader, low, source.mark(until), *chunks):
-        for step in reversed(list(_between(source, after, high, prefix))):
-            if wanted(step):
+    high, found = source.mark(until), list[CommitSummary]()
+    span_ms = low.timestamp, high.timestamp
+    parts = windows_back(source.reader, low, high, CHUNK_COMMITS, CHUNK_COMMITS_MAX)
+    if quiet is not None:
+        parts = quiet.windows(low, high)
+    ignored = quiet is not None and count_between(quiet.ignored, *span_ms) > 0
+    for after, until_mark in parts:
+        steps = list(_between(source, after, until_mark, prefix, ignores))
+        if quiet is not None:
+            noted(quiet, after, until_mark, steps)
+        ignored = ignored or any(step.ignored for step in steps)
+        for step in reversed(steps):
+            if not step.ignored and wanted(step):
                 found.append(step)
                 if len(found) == limit:
-                    return CommitList(found, step.revision - 1, complete=True)
+                    return CommitList(found, step.revision - 1, True, ignored)
         if budget.over and after.revision > low.revision:
-            return CommitList(found, after.revision, complete=False)
-    return CommitList(found, None, complete=True)
+            return CommitList(found, after.revision, False, ignored)
+    return CommitList(found, None, True, ignored)
+
+
+def noted(quiet: QuietCommits, after: Mark, high: Mark, steps: list[CommitSummary]) -> None:
+    """Remember which of all commits in (after, high] are ignored."""
+    loud = (step.revision for step in steps if not (step.ignored or step.tick))
+    quiet.note(after, high, loud, (step.timestamp for step in steps if step.ignored))
+
+
+def look_at(
+    source: Source, low: Mark, high: Mark, quiet: QuietCommits, ignores: Ignores, budget: Budget
+) -> None:
+    """Find out which commits in (low, high] are ignored, newest first, while there is time."""
+    for after, until in quiet.unread(low, high):
+        noted(quiet, after, until, list(_between(source, after, until, "", ignores)))
+        if budget.over:
+            return
 
 
 def steps_on(
@@ -124,6 +160,7 @@ def steps_on(
     wanted: Wanted | None = None,
     limit: int = 1,
     budget: Budget,
+    ignores: Ignores | None = None,
 ) -> CommitList:
     """Return commits after a moment, oldest first; otherwise as `steps_back`."""
     wanted = wanted or _shown(prefix)
@@ -133,8 +170,8 @@ def steps_on(
     while low.revision < head.revision:
         last = min(head.ordinal, low.ordinal + size)
         high = head if last == head.ordinal else source.reader.timeline.by_ordinal(last)
-        for step in _between(source, low, high, prefix):
-            if wanted(step):
+        for step in _between(source, low, high, prefix, ignores):
+            if not step.ignored and wanted(step):
                 found.append(step)
                 if len(found) == limit:
                     return CommitList(found, step.revision, complete=True)
@@ -148,10 +185,19 @@ def _shown(prefix: str) -> Wanted:
     return (lambda step: bool(step.counts)) if prefix else (lambda step: not step.tick)
 
 
-def _between(source: Source, low: Mark, high: Mark, prefix: str) -> Iterator[CommitSummary]:
+def _between(
+    source: Source, low: Mark, high: Mark, prefix: str, ignores: Ignores | None = None
+) -> Iterator[CommitSummary]:
     start, end = source.span(prefix) if prefix else source.own_span()
-    for each in changed(source.reader, start, end, low, high):
-        yield step_of(source, each)
+    found = changed(source.reader, start, end, low, high)
+    if ignores is None:
+        yield from (step_of(source, each) for each in found)
+        return
+    for each, ignored in IgnoredCommits(source.reader, source.reads.keyspace, ignores).marked(
+        found
+    ):
+        step = step_of(source, each)
+        yield replace(step, ignored=True) if ignored else step
 
 
 def step_of(source: Source, found: CommitChanges) -> CommitSummary:

@@ -8,6 +8,7 @@ from snapkv.engine.contract import KeyEvent, Range
 from snapkv.errors import CompactedError
 from snapkv.model import Version
 from snapkv.reading.history import pages_back, stamped
+from snapkv.reading.ignored_commits import Ignores
 from snapkv.times import When
 from snapkv.ui.page_source import Budget, Source
 
@@ -43,6 +44,45 @@ def versions_back(
     """
     high = source.mark(until).revision
     return stored_versions_back(source, source.encode(key), high, limit=limit, budget=budget)
+
+
+def loud_versions_back(
+    source: Source,
+    key: str,
+    until: When | None,
+    ignores: Ignores | None,
+    *,
+    limit: int = VERSIONS_MAX,
+    budget: Budget,
+) -> tuple[Versions, int]:
+    """Return the same without versions that `ignores` ignores, and how many were left out.
+
+    It goes on to older versions until the page is full, or the time is used up.
+    """
+    found = versions_back(source, key, until, limit=limit, budget=budget)
+    if ignores is None or not ignores.shows(key):
+        return found, 0
+    shown, left_out, newer = list[Version](), 0, None
+    while True:
+        for each in found.versions:
+            if newer is not None and _is_ignored(ignores, each.value, newer.value):
+                left_out += 1
+            elif newer is not None:
+                shown.append(newer)
+            newer = each
+        if found.following is None or budget.over or len(shown) >= limit:
+            break
+        older: When = f"rev:{found.following}"
+        found = versions_back(source, key, older, limit=limit, budget=budget)
+    if newer is not None:  # what was before it is not known
+        shown.append(newer)
+    return replace(found, versions=shown), left_out
+
+
+def _is_ignored(ignores: Ignores, before: bytes | None, after: bytes | None) -> bool:
+    if before is None or after is None:
+        return False
+    return ignores.may_ignore(after) and ignores.ignores(before, after)
 
 
 def with_bytes(found: Versions, bytes_max: int) -> Versions:

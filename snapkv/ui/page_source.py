@@ -24,6 +24,7 @@ from snapkv.times import (
     format_time,
     is_digits,
     names_revision,
+    pack,
     physical_ms,
     revision_of,
     understood,
@@ -184,6 +185,12 @@ class Source:
         if (revision := revision_of(when)) is not None:
             return policy.at_revision(revision).mark
         return policy.at(self.reader.resolve(when)).mark
+
+    def mark_at_ms(self, ms: int) -> Mark:
+        """Return the newest mark before the end of a millisecond, or the oldest one left."""
+        line = self.reader.timeline
+        oldest, timestamp = line.oldest(), max(0, pack(ms) - 1)
+        return oldest if timestamp <= oldest.timestamp else line.at(timestamp).mark
 
     def earliest(self) -> int | None:
         """Return the smallest timestamp that can be answered, None if none can."""

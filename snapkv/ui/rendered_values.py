@@ -8,10 +8,22 @@ from typing import get_args
 
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Version
-from snapkv.rendering import Blame, Decoded, Decoder, Line, blame, compare, decode, preview
+from snapkv.rendering import (
+    Blame,
+    Decoded,
+    Decoder,
+    Line,
+    Redaction,
+    blame,
+    compare,
+    decode,
+    preview,
+)
 from snapkv.rendering.decoded import ENCRYPTED
 from snapkv.rendering.encryption import encrypted
+from snapkv.rendering.ignored_paths import IgnoredPaths
 from snapkv.rendering.kubernetes import STARTS
+from snapkv.rendering.paths import AUTO
 from snapkv.rendering.text_lines import View
 from snapkv.ui.key_differences import Row
 
@@ -47,7 +59,7 @@ class Rendering:
 
     kind: str | None = None
     decoder: Decoder | None = None
-    ignore: Sequence[str] = ()
+    ignore: Sequence[str] = (AUTO,)
     share: int = 1
     """What limits of lines are divided by, as in `State.share`."""
 
@@ -82,9 +94,16 @@ class Rendering:
         if any(len(each.value or b"") > BLAMED_BYTES_MAX for each in versions[:1]):
             return []
         try:
-            return blame(reversed(versions), self.kind, self.decoder)
+            found = blame(reversed(versions), self.kind, self.decoder, ignore=self.ignore)
         except InvalidOptionError:
-            return blame(reversed(versions))
+            found = blame(reversed(versions), ignore=self.ignore)
+        return [each for each in found if not each.is_ignored]
+
+    def ignored_paths(self, redaction: Redaction) -> IgnoredPaths | None:
+        """Return what decides which changes are left out; None if all are shown."""
+        decodes = self.kind is not None or self.decoder is not None
+        read = self._decoded if decodes else decode
+        return IgnoredPaths(self.ignore, read, redaction) if self.ignore else None
 
     def _decoded(self, data: bytes) -> Decoded:
         """Return what a value says; one that is not of the wanted kind says it by itself."""

@@ -12,11 +12,15 @@ from markupsafe import Markup
 
 from snapkv.errors import InvalidOptionError, NotObservedError
 from snapkv.rendering.audit_log import AuditEvent, AuditLog
+from snapkv.rendering.ignored_paths import IgnoredPaths
+from snapkv.rendering.paths import NONE
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
+from snapkv.ui.commit_list import look_at
 from snapkv.ui.extra_views import ExtraViews, PresentLinks, Remembered, installed
 from snapkv.ui.live_commits import LiveCommits
 from snapkv.ui.page_source import Budget, Source, SourceHealth, health
 from snapkv.ui.page_text import axis_time_html, time_html
+from snapkv.ui.quiet_commits import QuietCommits
 from snapkv.ui.rendered_values import Rendering
 from snapkv.ui.restore_preview import Restores
 from snapkv.ui.time_bar import ALL, BUCKETS_MAX, Bar, bar, span_of
@@ -26,6 +30,8 @@ CRUMBS_MAX = 20
 """The most parts of a prefix that a page links to."""
 BUDGET_S = 0.1
 """The longest that a page counts or searches, in seconds; then it offers to continue."""
+BAR_BUDGET = 5.0
+"""The time that the time bar may look for ignored commits, in times of what counting may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Site:
     health: Remembered[SourceHealth] = field(init=False)
     restores: Restores | None = field(init=False)
     hub: LiveCommits = field(init=False)
+    quiet: QuietCommits = field(init=False)
     present: PresentLinks = field(init=False)
     extra_views: Sequence[ExtraViews] | None = None
     """Views that other packages add; None: the views of all installed packages."""
@@ -65,6 +72,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.hub = LiveCommits(self.source)
+        self.quiet = QuietCommits(self.source.reader)
         if self.extra_views is None:
             self.extra_views = installed()
         self.health = Remembered(partial(health, self.source))
@@ -127,6 +135,8 @@ class PageRequest:
     def rendering(self) -> Rendering:
         """How values are shown."""
         rendering: Rendering = self.site.rendering
+        if self.state["ignore"] == NONE:
+            rendering = replace(rendering, ignore=())
         return replace(rendering, share=self.state.share)
 
 
@@ -140,6 +150,11 @@ class Context(PageRequest):
     def source(self) -> Source:
         """What is shown."""
         return self.site.source
+
+    @cached_property
+    def ignores(self) -> IgnoredPaths | None:
+        """What decides which commits and versions are left out, None if all are shown."""
+        return self.rendering.ignored_paths(self.source.redaction)
 
     @property
     def prefix(self) -> str:
@@ -209,8 +224,14 @@ class Context(PageRequest):
 
     @cached_property
     def bar(self) -> Bar:
-        """The time bar."""
-        return bar(self.source, *self.span, buckets_max=max(4, self.state.part(BUCKETS_MAX)))
+        """The time bar; without commits that are known to be ignored, if the list has some."""
+        quiet, ignored = self.site.quiet, list[int]()
+        if self.ignores is not None and quiet.ignored:
+            low, high = (self.source.mark_at_ms(ms) for ms in self.span)
+            look_at(self.source, low, high, quiet, self.ignores, self.budget(BAR_BUDGET))
+            ignored = quiet.ignored
+        most = max(4, self.state.part(BUCKETS_MAX))
+        return bar(self.source, *self.span, buckets_max=most, ignored=ignored)
 
     # --- the same in a terminal ---
 

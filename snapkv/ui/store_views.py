@@ -13,6 +13,7 @@ from snapkv.model import Version
 from snapkv.rendering import Blame
 from snapkv.rendering.audit_log import AuditEvent
 from snapkv.rendering.managed_fields import writers_of
+from snapkv.rendering.paths import NONE
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered_values
 from snapkv.ui.commit_list import (
@@ -27,7 +28,7 @@ from snapkv.ui.extra_views import ExtraViews
 from snapkv.ui.fleet.site import FleetContext
 from snapkv.ui.key_differences import CHILDREN_MAX, REMOVED, ROWS_MAX, Row, differences, row
 from snapkv.ui.key_listings import HITS_MAX, NODES_MAX, level, search
-from snapkv.ui.key_versions import VERSIONS_MAX, version_at, versions_back, with_bytes
+from snapkv.ui.key_versions import VERSIONS_MAX, loud_versions_back, version_at, with_bytes
 from snapkv.ui.request_context import Context
 from snapkv.ui.restore_preview import ROWS_MAX as PREVIEWED_MAX
 from snapkv.ui.url_state import State
@@ -40,6 +41,8 @@ VERSIONS_BLAMED_MAX = 200
 BLAMED_VERSIONS_BYTES_MAX = 2 << 20
 """The most bytes of versions that a page compares for blame."""
 BLAMED_LINES_MAX = 2_000
+QUIET_BUDGET = 10.0
+"""The time that a list of commits may take to pass ignored ones, in times of what counting may."""
 SEEKING = 10.0
 """The time that a level of the tree may take, in times of what counting may: each folder is a round
 trip."""
@@ -80,7 +83,9 @@ def commits(c: Context) -> Page:
         prefix=prefix,
         wanted=wanted,
         limit=state.limit(STEPS_MAX, 1_000),
-        budget=c.budget(),
+        budget=c.budget(1.0 if c.ignores is None else QUIET_BUDGET),
+        ignores=c.ignores,
+        quiet=None if c.ignores is None or prefix or ticks else c.site.quiet,
     )
     found = replace(found, steps=[_audited(c, step) for step in found.steps])
     return Page("commits.html", "Commits", found, command=c.source.command("log", *log_words(c)))
@@ -101,7 +106,13 @@ def log_words(c: Context) -> list[str]:
         words += [option, c.state[name]] if c.state[name] else []
     if c.state["writer"] or c.state["note"]:
         words.append("--ignore-case")
-    return [*words, "--ticks"] if c.state["ticks"] == "1" else words
+    words += ["--ticks"] if c.state["ticks"] == "1" else []
+    return [*words, *ignore_words(c)]
+
+
+def ignore_words(c: Context | FleetContext) -> list[str]:
+    """Return the option of the command line that shows what only changed ignored paths."""
+    return ["--ignore", NONE] if c.state["ignore"] == NONE else []
 
 
 def changes(c: Context) -> Page:
@@ -218,6 +229,8 @@ class KeyData:
     uncompared: bool = False
     blame: list[Owed] | None = None
     line: int | None = None
+    ignored: int = 0
+    """The versions that were left out because only ignored paths differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +274,9 @@ def key(c: Context) -> Page:
     if show == "blame":
         limit = c.state.part(VERSIONS_BLAMED_MAX)
     until: When | None = f"rev:{c.state['older']}" if c.state["older"] else c.at
-    found = versions_back(c.source, name, until, limit=limit, budget=budget)
+    found, ignored = loud_versions_back(
+        c.source, name, until, c.ignores, limit=limit, budget=budget
+    )
     value, revision = version_at(c.source, name, c.at)
     if value is None and not found.versions and found.complete and not found.compacted:
         raise KeyNotFoundError(name)
@@ -298,6 +313,7 @@ def key(c: Context) -> Page:
         uncompared=after is not None and compared is None,
         blame=owed if show == "blame" else None,
         line=line,
+        ignored=ignored,
     )
     words = {
         "value": ["get", name, *c.time_words("--at", c.at)],
@@ -357,12 +373,15 @@ def stepped(c: Context) -> str:
     to = c.state.choice("to", "before", "after")
     path = c.state["of"] if view_of(c.site.extra_views, c.state["of"]) else "/"
     here = c.at
+    where: dict[str, Any] = {"prefix": c.state["prefix"], "ignores": c.ignores}
     if to == "after":
-        found = steps_on(c.source, here, prefix=c.state["prefix"], budget=c.budget(10))
+        found = steps_on(c.source, here, **where, budget=c.budget(10))
     else:
         mark = c.source.mark(here)
         below: When = f"rev:{max(1, mark.revision - is_at(c, mark))}"
-        found = steps_back(c.source, below, prefix=c.state["prefix"], limit=1, budget=c.budget(10))
+        quiet = None if c.ignores is None or c.state["prefix"] else c.site.quiet
+        more: dict[str, Any] = {"limit": 1, "budget": c.budget(10), "quiet": quiet}
+        found = steps_back(c.source, below, **where, **more)
     fields = {name: value for name, value in c.state.fields.items() if name not in STEP_DROPS}
     if found.steps:
         step = found.steps[0]

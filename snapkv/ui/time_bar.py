@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from snapkv.errors import InvalidOptionError
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.times import duration_ms, pack, physical_ms
 from snapkv.ui.page_source import Source
+from snapkv.ui.quiet_commits import count_between
 
 BUCKETS_MAX = 160
 _S, _M, _H, _D = 1_000, 60_000, 3_600_000, 86_400_000
@@ -24,7 +26,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A part of the bar, [start_ms, end_ms), and how many commits it has."""
+    """A part of the bar, [start_ms, end_ms), and how many commits it has, without ignored ones."""
 
     start_ms: int
     end_ms: int
@@ -38,6 +40,7 @@ class Bar:
     `earliest_ms` is the oldest moment that compaction left, `archived_ms` the end of what only the
     archive has, `final_ms` the newest commit: nothing at or below it changes any more. `unit` says
     what is counted: commits of a store, or transactions of all programs in the observed engine.
+    `ignored` commits, in which only ignored paths differ, are not counted.
     """
 
     start_ms: int
@@ -49,6 +52,7 @@ class Bar:
     archived_ms: int | None
     final_ms: int
     now_ms: int
+    ignored: int = 0
 
     @property
     def highest(self) -> int:
@@ -103,8 +107,18 @@ def _all(source: Source) -> tuple[int, int]:
     return max(0, start - margin), end + margin
 
 
-def bar(source: Source, start_ms: int, end_ms: int, *, buckets_max: int = BUCKETS_MAX) -> Bar:
-    """Return the time bar of a span; costs as `Source.ordinals`, however many commits it has."""
+def bar(
+    source: Source,
+    start_ms: int,
+    end_ms: int,
+    *,
+    buckets_max: int = BUCKETS_MAX,
+    ignored: Sequence[int] = (),
+) -> Bar:
+    """Return the time bar of a span; costs as `Source.ordinals`, however many commits it has.
+
+    `ignored` are the times of commits that do not count, in order.
+    """
     width = _width(end_ms - start_ms, buckets_max)
     start, end = start_ms // width * width, -(-end_ms // width) * width
     edges = range(start, end + 1, width)
@@ -114,6 +128,9 @@ def bar(source: Source, start_ms: int, end_ms: int, *, buckets_max: int = BUCKET
         counts = [max(0, revisions - ticks) for ticks, revisions in made]
     else:
         counts = [ticks for ticks, _ in made]
+    bounds = [max(0, pack(ms) - 1) for ms in edges]
+    left_out = [count_between(ignored, *pair) for pair in pairwise(bounds)]
+    counts = [max(0, count - quiet) for count, quiet in zip(counts, left_out, strict=True)]
     buckets = [Bucket(ms, ms + width, n) for ms, n in zip(edges, counts, strict=False)]
     earliest, archived = _compacted(source), _archived(source)
     head = source.reader.timeline.head()
@@ -127,6 +144,7 @@ def bar(source: Source, start_ms: int, end_ms: int, *, buckets_max: int = BUCKET
         archived,
         physical_ms(head.timestamp),
         source.now_ms(),
+        sum(left_out),
     )
 
 

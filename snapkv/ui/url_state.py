@@ -11,7 +11,7 @@ from markupsafe import Markup
 from snapkv.base.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 
-SHARED = ("at", "from", "span", "prefix", "tz", "follow", "member", "members")
+SHARED = ("at", "from", "span", "prefix", "tz", "follow", "ignore", "member", "members")
 """The fields that a link from one view to another keeps."""
 OF_MEMBER = ("member", "a", "b", "after", "older", "start", "follow", "look", "limit")
 """The fields that a link to another member of a fleet leaves out."""

@@ -127,10 +127,10 @@ def test_every_answer_is_at_most_the_bound(hostile: str, monkeypatch: pytest.Mon
             read[0] += len(each.kv.value)
             yield each
 
-    def blame(found, *more):
+    def blame(found, *more, **options):
         found = list(found)
         blamed[0] += sum(len(each.value or b"") for each in found)
-        return original_blame(found, *more)
+        return original_blame(found, *more, **options)
 
     original, original_blame = history.puts_back, rendered_values.blame
     monkeypatch.setattr(history, "puts_back", puts_back)
