@@ -69,7 +69,7 @@ class AuditEvent:
         if self.impersonated:
             user += f" as {_short(self.impersonated)}"
         by = ", ".join(managers) or self.agent.partition("/")[0]
-        if not managers and self.subresource == "scale":
+        if self.subresource == "scale":
             by += " scale"
         return f"{user}{f' via {by}' if by else ''}{'' if self.certain else ' (likely)'}"
 

@@ -5,8 +5,9 @@ operation, with the time of its last change and the set of the fields that it ow
 `f:NAME` is a field, `k:{...}` the item of a list with these fields, `v:VALUE` an item that is this
 value, `.` the field or the item itself; an empty set is all below.
 
-The API server notes no manager for a change by the subresource `scale` (`kubectl scale`, an
-autoscaler): it takes `spec.replicas` from its owner. An entry that only lost fields wrote nothing.
+A change by the subresource `scale` (`kubectl scale`, an autoscaler) takes `spec.replicas` from its
+owner. If it scales to 0, the API server (1.37) notes no manager, nor for later ones of the object.
+So an entry that only lost fields wrote nothing.
 """
 
 from __future__ import annotations

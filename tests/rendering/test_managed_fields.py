@@ -37,7 +37,7 @@ def test_the_writers_of_versions_that_an_api_server_stored() -> None:
     assert set(others.values()) == {("kube-controller-manager",)}
 
 
-def test_a_scale_by_its_subresource_has_no_manager() -> None:
+def test_a_scale_to_zero_has_no_manager() -> None:
     """The API server takes the field from its owner, who did not write it."""
     (before, after) = next(
         (old.value, new.value)
@@ -55,6 +55,12 @@ def test_an_entry_that_moved_in_time_or_gained_a_field_is_the_writer() -> None:
     )
     both = entry("bob", {**bob, "f:a": {}})
     assert writers(before, an_object(entry("ann", {}), both, a=2, b=1)) == ("bob",)
+
+
+def test_a_scale_has_the_manager_of_its_subresource() -> None:
+    before = an_object(entry("ann", {"f:a": {}}), a=1)
+    scale = entry("kubectl", {"f:a": {}}, subresource="scale")
+    assert writers(before, an_object(scale, entry("ann", {}), a=2)) == ("kubectl",)
 
 
 def test_within_one_second_the_owner_of_what_differs_is_the_writer() -> None:
