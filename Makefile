@@ -23,7 +23,7 @@ PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/r
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour tour-spark tour-all java-found test test-fast test-all test-etcd lint docs soak release-check bench clean
+.PHONY: help tour tour-spark tour-all java-found test test-fast test-all test-etcd lint docs soak soak-kubernetes release-check bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it"
 	@echo "make tour-spark  make tour-all, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
@@ -129,11 +129,16 @@ lint: $(VENV)/.installed-lint docs
 
 docs: build/site/index.html
 
-soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
+soak: $(VENV)/.installed-test soak-kubernetes $(OLD_SPARKS:%=soak-spark%)
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/archive tests/base tests/changes tests/cli \
 	  tests/committer tests/conformance tests/coordination tests/copying tests/couch_http tests/engine \
 	  tests/fleet tests/generations tests/project tests/protocol tests/reading tests/scheduler tests/spark \
 	  tests/store tests/system tests/timeline tests/ui
+
+# Needs Go; builds the servers once, in some ten to twenty minutes.
+soak-kubernetes: $(VENV)/.installed-test
+	tools/kubernetes/build build/kubernetes
+	$(BIN)/python -m tools.kubernetes trial build/trial
 
 soak-spark%: $(VENV)-spark%/.installed
 	$(VENV)-spark$*/bin/python -m pytest tests/spark

@@ -247,6 +247,7 @@ def _state(versions: Versions, revision: int) -> dict[str, bytes]:
 def _restore(trial: Trial, folder: Path) -> None:
     """Restore etcd from a backup, write past what was recorded, and let the recorders notice."""
     cluster = trial.cluster
+    cluster.start_api()
     cluster.etcdctl("snapshot", "save", str(folder / "backup.db"))
     recorded = cluster.revision
     for number in range(20):
