@@ -123,7 +123,8 @@ class AuditLog:
         self._files = [_EventFile(Path(path)) for path in paths]
         names = None if keys is None else {name_of(key_of(key)) for key in keys}
         self._names = None if names is None else {name for name in names if name}
-        self._parts = [name.rpartition("/")[2].encode() for name in self._names or ()]
+        parts = [re.escape(name.rpartition("/")[2].encode()) for name in self._names or ()]
+        self._mention = re.compile(b'"name": ?"(?:%s)"|"deletecollection"' % b"|".join(parts))
         self._by_revision = OrderedDict[int, tuple[str, AuditEvent]]()
         self._by_object = OrderedDict[str, deque[AuditEvent]]()
         self._lock = threading.Lock()
@@ -139,7 +140,7 @@ class AuditLog:
     def _add(self, line: bytes) -> None:
         if not WRITES.search(line):
             return
-        if not self._names_one(line):
+        if self._names is not None and not self._mention.search(line):
             return
         try:
             event = json.loads(line)
@@ -163,12 +164,6 @@ class AuditLog:
         for kept in (self._by_revision, self._by_object):
             if len(kept) > EVENTS_MAX:
                 kept.popitem(last=False)
-
-    def _names_one(self, line: bytes) -> bool:
-        """Return whether a line may be of an object whose events are kept."""
-        if self._names is None or b'"deletecollection"' in line:
-            return True
-        return any(part in line for part in self._parts)
 
     def find(
         self, key: str | None, revision: int | None, at_ms: int | None, *, removed: bool = False
