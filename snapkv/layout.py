@@ -12,17 +12,24 @@ Layout of a store named N (vectors in `snapkv/DESIGN.md` and `tests/unit/test_re
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgpack
 from msgpack import UnpackException
 
 from snapkv.base.arguments import check_text, wrong_type
-from snapkv.errors import CorruptStoreError, FormatError, InvalidKeyError, InvalidOptionError
+from snapkv.base.text import common_head
+from snapkv.errors import (
+    ArchiveError,
+    CorruptStoreError,
+    FormatError,
+    InvalidKeyError,
+    InvalidOptionError,
+)
 from snapkv.model import Meta, Scalar
 
 FORMAT = 1
@@ -206,24 +213,62 @@ class FormatRecord:
 
 
 class SourceId(NamedTuple):
-    """Whose history is recorded: a store, or keys that other programs write below a prefix.
+    """Whose history is recorded: a store, or observed keys, which other programs write.
 
-    `id`, `name` and `created` (the revision that created the timestamp key) are the store's. For a
-    prefix, `id` is random, and `cluster` is the id of the engine's cluster.
+    `id`, `name` and `created` (the revision that created the timestamp key) are the store's. For
+    observed keys, `id` is random, and `cluster` is the id of the engine's cluster.
     """
 
     id: bytes
     name: str
     created: int
-    prefix: bytes | None = None
+    observed: Selection | None = None
     cluster: int = 0
+
+    def check_follows(self, known: SourceId, place: str) -> None:
+        """Raise `ArchiveError` unless the record of `known` in a place can continue with this.
+
+        Some of the observed keys have to be the same: otherwise the place is likely a mistake.
+        """
+        same = self == known
+        if self.observed is not None and known.observed is not None:
+            same = self._replace(observed=known.observed) == known
+            if same and not any(map(self.observed.has_some, known.observed.prefixes)):
+                raise ArchiveError(
+                    f"{place} is the record of another prefix: it observes {known.observed}, and "
+                    f"none of that is in {self.observed}: observe some of it, or record into "
+                    "another place"
+                )
+        if not same:
+            raise ArchiveError(
+                f"{place} is the record of another source: {known.name!r}, id {known.id.hex()}: "
+                "record into another place"
+            )
+
+    def encode(self) -> bytes:
+        """Return the msgpack list of it.
+
+        One prefix is the fourth member. Several, or exceptions, are the sixth and seventh, which
+        programs that know only one prefix reject.
+        """
+        observed, fields = self.observed, [*self]
+        if observed is not None:
+            fields[3:] = observed.only, self.cluster, *(() if observed.is_one else observed)
+        packed: bytes = msgpack.packb(fields)
+        return packed
 
     @classmethod
     def decode(cls, value: bytes) -> SourceId:
-        """Read the value of a record's source key; raises `CorruptStoreError` if it is not one."""
+        """Read what `encode` returns; raises `CorruptStoreError` if it is not valid."""
         try:
-            return cls(*msgpack.unpackb(value))
-        except (ValueError, TypeError, UnpackException) as e:
+            id_, name, created, prefix, cluster, *selected = msgpack.unpackb(value)
+            if selected:
+                prefixes, excluded = selected
+                observed: Selection | None = Selection(tuple(prefixes), tuple(excluded))
+            else:
+                observed = None if prefix is None else Selection((prefix,))
+            return cls(id_, name, created, observed, cluster)
+        except _MALFORMED as e:
             raise CorruptStoreError(f"the source key does not name a source: {value!r}") from e
 
 
@@ -328,24 +373,32 @@ class Keyspace:
 
 FIRST_KEY = b"\0"
 """The smallest key: engines take neither an empty key nor a range that begins with one."""
+LAST_END = b"\0"
+"""The end of a range that has no end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawKeyspace(Keyspace):
     r"""All keys of an engine below a prefix, which is a part of the key that users read and write.
 
-    As text, bytes that are not valid UTF-8 are escaped, as Python's `surrogateescape` does.
+    With a `selection`, only its keys; the prefix is the one that all of them have. As text, bytes
+    that are not valid UTF-8 are escaped, as Python's `surrogateescape` does.
 
     >>> keys = RawKeyspace(b"/registry/", text=True)
     >>> keys.decode(b"/registry/\xff"), keys.encode("/registry/\udcff")
     ('/registry/\udcff', b'/registry/\xff')
     """
 
+    selection: Selection | None = None
+
     def encode(self, key: str | bytes) -> bytes:
         """Return the stored form of a key; raises `InvalidKeyError` or `InvalidTypeError`."""
         if not key and isinstance(key, str | bytes):
             raise InvalidKeyError("a key is not empty", key)
-        return self._inside(key, "key")
+        stored = self._inside(key, "key")
+        if self.selection is not None and not self.selection.has(stored):
+            self._fail(key, "key")
+        return stored
 
     def decode(self, stored: bytes) -> Any:
         """Return the key as its user wrote it (str or bytes)."""
@@ -358,6 +411,8 @@ class RawKeyspace(Keyspace):
     def range_of(self, prefix: str | bytes) -> tuple[bytes, bytes]:
         """Return [start, end) of all keys with a prefix, which itself begins with `self.prefix`."""
         start = self._inside(prefix, "prefix")
+        if self.selection is not None and not self.selection.has_some(start):
+            self._fail(prefix, "prefix")
         return start or FIRST_KEY, prefix_end(start)
 
     @property
@@ -365,13 +420,147 @@ class RawKeyspace(Keyspace):
         """The prefix of a caller that gives none, which all keys have."""
         return self.decode(self.prefix)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The prefix, or the prefixes and the exceptions, for people."""
+        if self.selection is None:
+            return {"prefix": self.default_prefix}
+        prefixes, excluded = map(self.decode_all, self.selection)
+        return {"prefixes": prefixes, "except": excluded}
+
     def _inside(self, key: str | bytes, what: str) -> bytes:
         stored = raw_key(key, what, text=self.text)
         if not stored.startswith(self.prefix):
-            raise InvalidKeyError(
-                f"{what} {key!r} is outside of the observed prefix {self.default_prefix!r}", key
-            )
+            self._fail(key, what)
         return stored
+
+    def _fail(self, key: str | bytes, what: str) -> NoReturn:
+        observed = f"prefix {self.default_prefix!r}"
+        if self.selection is not None:
+            observed = f"keys: {self.selection}"
+        raise InvalidKeyError(f"{what} {key!r} is outside of the observed {observed}", key)
+
+
+class Selection(NamedTuple):
+    """Keys of an engine: all that begin with one of some prefixes, and not with an exception.
+
+    `selection_of` makes one: sorted, and no prefix and no exception begins with another one.
+
+    >>> some = Selection((b"/registry/",), (b"/registry/events/",))
+    >>> some.has(b"/registry/pods/a"), some.has(b"/registry/events/a")
+    (True, False)
+    """
+
+    prefixes: tuple[bytes, ...]
+    excluded: tuple[bytes, ...] = ()
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one prefix, without an exception."""
+        return len(self.prefixes) == 1 and not self.excluded
+
+    @property
+    def only(self) -> bytes | None:
+        """The prefix, if it is one without an exception."""
+        return self.prefixes[0] if self.is_one else None
+
+    @property
+    def hull(self) -> bytes:
+        """The longest prefix that all its keys have."""
+        first, last = self.prefixes[0], self.prefixes[-1]
+        return first[: common_head(first, last)]
+
+    def has(self, key: bytes) -> bool:
+        """Return whether a key is one of them."""
+        return key.startswith(self.prefixes) and not key.startswith(self.excluded)
+
+    def has_some(self, prefix: bytes) -> bool:
+        """Return whether keys with a prefix can be among them."""
+        return self.has(prefix) or any(each.startswith(prefix) for each in self.prefixes)
+
+    def ranges(self) -> list[tuple[bytes, bytes]]:
+        r"""Return them as ranges [start, end), in order.
+
+        >>> Selection((b"a/", b"c"), (b"a/b",)).ranges()
+        [(b'a/', b'a/b'), (b'a/c', b'a0'), (b'c', b'd')]
+        """
+        found = []
+        for prefix in self.prefixes:
+            start, end = prefix or FIRST_KEY, prefix_end(prefix)
+            for excluded in self.excluded:
+                if not excluded.startswith(prefix):
+                    continue
+                if start < excluded:
+                    found.append((start, excluded))
+                start = prefix_end(excluded)
+                if start == LAST_END:
+                    break
+            else:
+                if start < end or end == LAST_END:
+                    found.append((start, end))
+        return found
+
+    def __str__(self) -> str:
+        """Return it for messages, such as `'/registry/' except '/registry/events/'`."""
+        lists = [
+            " and ".join(repr(each.decode(errors="surrogateescape")) for each in some)
+            for some in self
+            if some
+        ]
+        return " except ".join(lists)
+
+
+OBSERVES = "observes "
+"""The beginning of the note of a commit in which a record begins to observe other keys."""
+Prefixes = str | bytes | Collection[str] | Collection[bytes]
+"""A prefix, or several."""
+
+
+def selection_of(given: object, exclude: object, what: str) -> tuple[Selection, bool]:
+    """Return the keys that prefixes select, and whether the prefixes are text.
+
+    `what` is the name of the argument `given`.
+
+    >>> selection_of(["/a/", "/a/b/", "/c/"], "/c/d/", "prefix")
+    (Selection(prefixes=(b'/a/', b'/c/'), excluded=(b'/c/d/',)), True)
+
+    Raises `InvalidTypeError`, `InvalidKeyError`, `InvalidOptionError`.
+    """
+    wanted, exceptions = _several(given, what), _several(exclude, "exclude")
+    if not wanted:
+        raise InvalidOptionError(f"{what} is an empty list: name a prefix, '' for all keys")
+    text = isinstance(wanted[0], str)
+    prefixes = [raw_key(each, what, text=text) for each in wanted]
+    excluded = [raw_key(each, "exclude", text=text) for each in exceptions]
+    for shown, each in zip(exceptions, excluded, strict=True):
+        if any(prefix.startswith(each) for prefix in prefixes):
+            raise InvalidOptionError(
+                f"the exception {shown!r} leaves no keys of an observed prefix: leave one of the "
+                "two out"
+            )
+        if not each.startswith(tuple(prefixes)):
+            raise InvalidOptionError(
+                f"the exception {shown!r} is outside of the observed keys, "
+                f"{Selection(_outermost(prefixes))}: name one that begins with an observed prefix"
+            )
+    return Selection(_outermost(prefixes), _outermost(excluded)), text
+
+
+def _several(given: object, what: str) -> list[object]:
+    if isinstance(given, str | bytes):
+        return [given]
+    if not isinstance(given, Collection):
+        raise wrong_type(what, "a prefix as str or bytes, or a list of them", given)
+    return list(given)
+
+
+def _outermost(prefixes: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return prefixes in order; one that begins with another one is left out."""
+    found: list[bytes] = []
+    for each in sorted(prefixes):
+        if not (found and each.startswith(found[-1])):
+            found.append(each)
+    return tuple(found)
 
 
 def raw_key(key: object, what: str, *, text: bool) -> bytes:
@@ -436,9 +625,9 @@ def prefix_end(prefix: bytes) -> bytes:
     >>> prefix_end(b"a/"), prefix_end(b"a\xff")
     (b'a0', b'b')
 
-    A prefix of 0xff bytes only has no end; then it returns b"\0", which means "to the last key".
+    A prefix of 0xff bytes only has no end; then it returns `LAST_END`: "to the last key".
     """
     stripped = prefix.rstrip(b"\xff")
     if not stripped:
-        return b"\0"
+        return LAST_END
     return stripped[:-1] + bytes([stripped[-1] + 1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -44,7 +44,7 @@ def open(
     return Opening(begin())
 
 
-def observe(url: str, *, prefix: K, **options: Any) -> Opening[Observed[K]]:
+def observe(url: str, *, prefix: K | Collection[K], **options: Any) -> Opening[Observed[K]]:
     """Open keys that other programs write, for reading any moment of them; see `snapkv.observe`.
 
         async with snapkv.aio.observe("etcd://localhost:2379", prefix="/registry/") as registry:

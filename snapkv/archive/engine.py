@@ -60,7 +60,7 @@ from snapkv.errors import (
     ReadOnlyError,
     StoreClosedError,
 )
-from snapkv.layout import FIRST_KEY, FormatRecord, Layout
+from snapkv.layout import FIRST_KEY, OBSERVES, FormatRecord, Layout, StampRecord
 
 # --- the changes in an archive, revision by revision, as a watch of an engine would bring them ---
 
@@ -425,7 +425,8 @@ class ArchiveEngine:
     def newest_change(self) -> KeyEvent | None:
         """Return a change of the newest revision that has one; None if no delta has one.
 
-        None, too, for what closed a gap: when its changes happened is lost. Reads a delta.
+        None, too, for what closed a gap, and for keys that came in or went because other ones are
+        observed: when these changed is lost. Reads a delta.
         """
 
         def found(manifest: Manifest) -> KeyEvent | None:
@@ -433,7 +434,7 @@ class ArchiveEngine:
             for delta in reversed(manifest.of_kind("delta")):
                 if delta.rows:
                     newest = pc.max(self._files_open.column(delta, "revision")).as_py()
-                    if newest <= known:
+                    if newest <= known or self._moved_at(manifest, newest):
                         return None
                     return next(
                         _changes(self._files_open, [delta], FIRST_KEY, ALL_KEYS_END, newest)
@@ -441,6 +442,12 @@ class ArchiveEngine:
             return None
 
         return self._read(0, found)
+
+    def _moved_at(self, manifest: Manifest, revision: int) -> bool:
+        """Return whether other keys are observed from a revision on."""
+        mark = self._marks.at(manifest, revision)
+        note = None if mark is None else StampRecord.decode(mark.value).note
+        return note is not None and note.startswith(OBSERVES)
 
     # --- the rest of an engine ---
 

@@ -37,7 +37,7 @@ from snapkv.errors import (
     HistoryGapError,
     InvalidFileError,
 )
-from snapkv.layout import SourceId
+from snapkv.layout import Selection, SourceId
 from snapkv.times import dated
 
 FORMAT = 2
@@ -200,15 +200,12 @@ class Manifest:
         `attempt` is a random number, so that no two attempts to publish have the same text: a
         writer that lost an answer finds out by the text whether the manifest is its own.
         """
-        source = self.source._asdict() | {"id": self.source.id.hex()}
-        if self.source.prefix is not None:
-            source["prefix"] = self.source.prefix.hex()
         found: dict[str, Any] = {
             "digest": "",
             "format": FORMAT,
             "number": self.number,
             "attempt": attempt.hex(),
-            "store": source,
+            "store": _described(self.source),
             "since": self.since,
             "since_timestamp": self.since_timestamp,
             "resolved": self.resolved,
@@ -276,13 +273,31 @@ def _named(file: File) -> dict[str, Any]:
     return file._asdict() | keys
 
 
+def _described(source: SourceId) -> dict[str, Any]:
+    """Return a source for JSON; several prefixes, or exceptions, are not in `prefix`."""
+    found: dict[str, Any] = source._asdict() | {"id": source.id.hex(), "prefix": None}
+    observed = found.pop("observed")
+    if observed is not None and observed.is_one:
+        found["prefix"] = observed.only.hex()
+    elif observed is not None:
+        for name, some in observed._asdict().items():
+            found[name] = [each.hex() for each in some]
+    return found
+
+
 def _source(found: dict[str, Any]) -> SourceId:
-    prefix = found.get("prefix")
+    prefixes = found.get("prefixes", ())
+    if found.get("prefix") is not None:
+        prefixes = [found["prefix"]]
+    selected = (
+        [bytes.fromhex(each) for each in some] for some in (prefixes, found.get("excluded", ()))
+    )
+    observed = Selection(*map(tuple, selected))
     return SourceId(
         bytes.fromhex(found["id"]),
         found["name"],
         found["created"],
-        None if prefix is None else bytes.fromhex(prefix),
+        observed if observed.prefixes else None,
         found.get("cluster", 0),
     )
 
@@ -453,7 +468,7 @@ class ArchiveStatus(NamedTuple):
     url: str
     name: str
     store_id: str
-    prefix: bytes | None
+    observed: Selection | None
     number: int
     since: int
     since_revision: int
@@ -476,7 +491,7 @@ def archive_status(files: Files) -> ArchiveStatus:
         url=files.url,
         name=source.name,
         store_id=source.id.hex(),
-        prefix=source.prefix,
+        observed=source.observed,
         number=manifest.number,
         since=manifest.since_timestamp,
         since_revision=manifest.since,

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -74,11 +75,8 @@ class ArchiveWriter:
         self.manifest = newest(files)
         if self.manifest is None:
             check_vacant(files)
-        elif self.manifest.source != source:
-            found = self.manifest.source
-            raise ArchiveError(
-                f"{files.url} is the archive of another store: {found.name!r}, id {found.id.hex()}"
-            )
+        else:
+            source.check_follows(self.manifest.source, files.url)
 
     def begin(self, mark: KeyValue, pages: Iterable[Sequence[KeyValue]]) -> None:
         """Begin an archive with the state at a mark, in pages; older versions have no times."""
@@ -106,7 +104,7 @@ class ArchiveWriter:
 
         `changes` are of archived keys, each with the timestamp of its commit, sorted by key and
         revision; `marks` are the versions of the timestamp key; `gap` says which revisions are
-        lost.
+        lost. The manifest names the source as it is now: it may observe other keys than before.
         """
         assert self.manifest is not None
         self._began = None  # what an append before this one left is not published
@@ -114,7 +112,8 @@ class ArchiveWriter:
         delta = self._delta_file(low, high, changes)
         log = self._log_file(low, high, marks)
         resolved = stamp_of(marks[-1].value)
-        self._publish(self.manifest.following([delta, log], resolved=resolved, gap=gap))
+        before = replace(self.manifest, source=self.source)
+        self._publish(before.following([delta, log], resolved=resolved, gap=gap))
 
     def last_mark(self) -> KeyValue:
         """Return the newest commit in the archive, as a version of the timestamp key."""

@@ -14,6 +14,7 @@ from snapkv.cli.store_options import StoreOptions, seconds, takes
 from snapkv.cli.terminal import progress_bar, report, working
 from snapkv.copying import record
 from snapkv.errors import CompactedError
+from snapkv.layout import Selection
 from snapkv.times import pack, physical_ms
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def status(options: StoreOptions, url: UrlArgument) -> None:
         "url": found.url,
         "store": found.name,
         "store_id": found.store_id,
-        "prefix": None if found.prefix is None else found.prefix.decode(errors="backslashreplace"),
+        **_observed(found.observed),
         "since": time_json(found.since),
         "since_revision": found.since_revision,
         "resolved": time_json(found.resolved),
@@ -67,6 +68,15 @@ def status(options: StoreOptions, url: UrlArgument) -> None:
     if options.store is not None:
         facts["lag_s"] = _lag_s(options, files, found.resolved)
     options.output.facts(facts, _lines(facts))
+
+
+def _observed(observed: Selection | None) -> Json:
+    """Return the prefixes whose keys an archive has; of a store, no prefix."""
+    if observed is None or observed.is_one:
+        only = None if observed is None else observed.only
+        return {"prefix": None if only is None else only.decode(errors="backslashreplace")}
+    shown = [[each.decode(errors="backslashreplace") for each in some] for some in observed]
+    return dict(zip(("prefixes", "except"), shown, strict=True))
 
 
 def _lag_s(options: StoreOptions, files: Files, resolved: int) -> float:

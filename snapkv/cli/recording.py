@@ -62,7 +62,8 @@ def record(
     if into is None:
         raise CommandError("record needs --into FOLDER, s3://BUCKET/PATH, lmdb:PATH or etcd://...")
     settings: dict[str, Any] = {"every": every, "flush": flush, "keep": keep}
-    settings |= {"observe": options.observe, "name": options.store_name}
+    settings |= {"observe": options.observed, "exclude": options.exclude or ()}
+    settings |= {"name": options.store_name}
     settings |= {} if into_name is None else {"into_name": into_name}
     with ExitStack() as stack:
         # these two end by themselves: a signal interrupts them

@@ -78,10 +78,15 @@ WriterOption = Annotated[
     ),
 ]
 ObserveOption = Annotated[
-    str | None,
+    list[str] | None,
     option(
-        "--observe PREFIX", "Instead of the store's keys: those of other programs, at its ticks."
+        "--observe PREFIX",
+        "Instead of the store's keys: keys of other programs, at its ticks; repeatable.",
     ),
+]
+ExceptOption = Annotated[
+    list[str] | None,
+    option("--except PREFIX", "With --observe: without keys that begin so; repeatable."),
 ]
 YesOption = Annotated[bool, option("--yes -y", "Do it without asking.")]
 ArchiveOption = Annotated[
@@ -155,6 +160,7 @@ class StoreOptions:
     meta: MetaOption = None
     writer: WriterOption = None
     observe: ObserveOption = None
+    exclude: ExceptOption = None
     archive: ArchiveOption = None
     audit: AuditOption = None
     timeout: TimeoutOption = None
@@ -172,6 +178,8 @@ class StoreOptions:
             )
         if self.as_json and self.output_format not in (None, "json"):
             raise CommandError(f"--json and --output {self.output_format}: give one of the two")
+        if self.exclude and not self.observe:
+            raise CommandError("--except leaves keys out of what --observe names: give --observe")
 
     @property
     def facts(self) -> dict[str, str] | None:
@@ -244,12 +252,12 @@ class StoreOptions:
 
     @contextmanager
     def readable(self, *, ring_slots: int = RING_SLOTS) -> Iterator[Keys]:
-        """Open the store, or with --observe the keys under that prefix, for reading.
+        """Open the store, or with --observe the keys under these prefixes, for reading.
 
         A command that looks up one or two times gives `ONE_SLOT`: otherwise its first lookup of a
         past time reads the newest `RING_SLOTS` commits.
         """
-        if self.observe is not None and self.archive is not None:
+        if self.observe and self.archive is not None:
             raise CommandError(
                 "--observe reads what the engine has; for an archive of such keys give "
                 f"--store archive:{self.archive}, without --observe and --archive"
@@ -276,7 +284,19 @@ class StoreOptions:
     @property
     def location(self) -> Location:
         """Where the keys are that the command reads."""
-        return Location(self.url, self.store_name, self.observe, self.archive)
+        return Location(
+            self.url,
+            self.store_name,
+            self.observed,
+            self.archive,
+            exclude=tuple(self.exclude or ()),
+        )
+
+    @property
+    def observed(self) -> str | tuple[str, ...] | None:
+        """The prefix of --observe, or several."""
+        given = tuple(self.observe or ())
+        return given[0] if len(given) == 1 else given or None
 
 
 _OF_STORES = {"store", "name"}
@@ -289,7 +309,8 @@ def takes(*names: str, store: bool = True) -> Callable[[Callable[..., None]], Ca
     And --store and --name, unless `store` is false. The command gets them as a `StoreOptions`, its
     argument `options`.
     """
-    wanted = _ALWAYS.union(names, _OF_STORES if store else ())
+    also = {"exclude"} if "observe" in names else set[str]()
+    wanted = _ALWAYS.union(names, also, _OF_STORES if store else ())
     return grouped(StoreOptions, "options", wanted)
 
 

@@ -78,7 +78,7 @@ def ui(
     """
     from snapkv import ui
 
-    names_store = given(ctx, "store", "name", "observe", "archive", "audit")
+    names_store = given(ctx, "store", "name", "observe", "exclude", "archive", "audit")
     file = fleet_file(fleet, members, options.store, names_store=names_store)
     login = login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
     opened: AbstractContextManager[pages.Site | pages.FleetSite]
@@ -149,7 +149,7 @@ def open_site(
     """Open a store, an archive or observed keys; yield their site."""
     from snapkv import ui
 
-    if allow_restore and (options.observe is not None or options.url.startswith("archive:")):
+    if allow_restore and (options.observe or options.url.startswith("archive:")):
         raise CommandError(
             "--allow-restore needs a store that can be written: --observe and archives are only "
             "read; start without it"

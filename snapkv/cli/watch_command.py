@@ -66,7 +66,7 @@ def watch(
         try:
             for found in islice(shown, count):
                 if out.structured:
-                    form = change_json if options.observe is None else written_change_json
+                    form = change_json if not options.observe else written_change_json
                     before = before_of(found.changes) if patch else None
                     out.record(changes_json(renderer, found, form, before))
                 else:

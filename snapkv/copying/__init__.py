@@ -25,7 +25,8 @@ def record(url: str, *, into: str, report: Report | None = None, **options: Any)
     """Return a recorder of a store, or of the keys of other programs, to where history is kept.
 
     `url` is the source: a store, or with `observe` a prefix of keys (str or bytes) that other
-    programs write. `into` is another store (`lmdb:PATH`, `etcd://...`), which repeats each commit
+    programs write, or a list of prefixes; keys that begin with `exclude` (a prefix or a list) are
+    left out. `into` is another store (`lmdb:PATH`, `etcd://...`), which repeats each commit
     with its time, writer and note; or an archive: a folder, `s3://BUCKET/PATH`, `gs://`, `az://`.
     The first record of a store begins with its oldest commit that is not compacted; of other keys,
     with the present state.

@@ -62,7 +62,8 @@ class ArchiveTarget:
         return any(
             old is None
             or new is None
-            or (old.mod_revision, old.value) != (new.mod_revision, new.value)
+            or old.value != new.value
+            or old.mod_revision < new.mod_revision  # keys that came in later have a later one
             for old, new in pairs
         )
 
@@ -77,7 +78,7 @@ class ArchiveTarget:
     def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
         """Write the differences between the newest archived state and the state of a mark."""
         lost, timestamp = lost_marks(last, mark), stamp_of(mark.value)
-        found = differences(self._state(last), state, mark)
+        found = differences(self._state(last), state, mark, last.mod_revision)
         changes = (ArchivedChange(event, timestamp) for event in found)
         gap = None
         if lost:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from snapkv.base.arguments import check_int, check_text, wrong_type
+from snapkv.base.arguments import check_int, check_text
 from snapkv.base.clocks import Clock
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.hooks import Hooks, checked_hooks
-from snapkv.layout import Layout, stamp_of
+from snapkv.layout import Layout, Prefixes, Selection, selection_of, stamp_of
 from snapkv.store.location import DEFAULT_NAME, scheme_of
 from snapkv.times import duration_ms, physical_ms
 
@@ -28,7 +28,8 @@ class RecordOptions:
 
     url: str
     into: str
-    observe: str | bytes | None = None
+    observe: Prefixes | None = None
+    exclude: Prefixes = ()
     name: str = DEFAULT_NAME
     into_name: str = DEFAULT_NAME
     every: str | float | timedelta = "1s"
@@ -44,8 +45,8 @@ class RecordOptions:
     def __post_init__(self) -> None:
         check_text("url", self.url)
         check_text("into", self.into)
-        if self.observe is not None and not isinstance(self.observe, str | bytes):
-            raise wrong_type("observe", "a prefix as str or bytes", self.observe)
+        if self.observed is None and self.exclude:
+            raise InvalidOptionError("exclude= leaves keys out of what observe= names: give that")
         Layout(self.name)
         Layout(self.into_name)
         if duration_ms(self.every) < EVERY_MS_MIN:
@@ -64,6 +65,13 @@ class RecordOptions:
                 f"storage= has options of an object store, and into={self.into!r} is a store: "
                 "use into_options="
             )
+
+    @property
+    def observed(self) -> Selection | None:
+        """The keys of other programs that are recorded; None for a store."""
+        if self.observe is None:
+            return None
+        return selection_of(self.observe, self.exclude, "observe")[0]
 
     @property
     def is_store(self) -> bool:

@@ -28,10 +28,12 @@ from snapkv.copying.store_commits import guard_of
 from snapkv.copying.store_target import RecordTarget, StoreTarget
 from snapkv.engine.contract import Compare, Engine, KeyValue, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
+from snapkv.engine.selected_ranges import selected
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
     EngineUnavailableError,
+    FutureRevisionError,
     InvalidOptionError,
     NoSpaceError,
     SessionLostError,
@@ -39,7 +41,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.hooks import Notifier, RecordEvent, StoreLabel, checked_hooks
-from snapkv.layout import FIRST_KEY, Layout, prefix_end, raw_key
+from snapkv.layout import FIRST_KEY, Layout, prefix_end
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
 from snapkv.store.location import COMMON_OPTIONS, open_engine
@@ -164,7 +166,7 @@ class Recorder:
 WAIT_S = 0.5
 """The longest wait for a step."""
 NAP_S = 0.02
-"""How long steps may gather before they are taken, in seconds."""
+"""The time for which steps gather before they are taken, in seconds."""
 RESUME_TRIES = 8
 """The most times that a state is read again because compaction overtook the scan."""
 
@@ -314,13 +316,22 @@ class Recording:
             target.begin(mark, source.state(mark))
             return mark
         source.check(last, target)
-        compacted = source.engine.compacted_revision()
-        if compacted <= last.mod_revision:
+        at = source.engine.compacted_revision()
+        if source.moved is not None:  # an archive has one commit at most at each revision
+            at = max(at, last.mod_revision + (not self._options.is_store))
+        elif at <= last.mod_revision:
             return last
-        mark = source.after(last, compacted)
-        if mark.version == last.version:  # no commit of the source was lost
+        mark = source.after(last, at)
+        if source.moved is None and mark.version == last.version:  # no commit of it was lost
             return last
-        target.close_gap(last, mark, source.state(mark))
+        try:
+            target.close_gap(last, mark, source.state(mark))
+        except FutureRevisionError as e:
+            raise EngineBusyError(
+                f"{self._options.place} is of other prefixes up to revision {last.mod_revision}, "
+                "and nothing was written since: it takes the prefixes given with the next write"
+            ) from e
+        source.moved = None
         if mark.version > last.version + 1:
             self._status.gaps.append(gap_note(last, mark))
         return mark
@@ -374,7 +385,8 @@ def open_recording(
     else:
         known = target.known()
         name = options.name if known is None else known.name
-        source = PrefixSource(read, _prefix(options), name, clock, known)
+        assert options.observed is not None, "it was opened for that"
+        source = PrefixSource(read, options.observed, name, clock, known)
         if isinstance(target, StoreTarget):
             source.echo_ends, source.is_echo = target.echo_ends, target.is_echo
         recorded = source
@@ -386,29 +398,28 @@ def open_recording(
 
 def _open_source(options: RecordOptions, stack: ExitStack) -> SnapshotKV | Engine:
     """Open the source and read from it, before a target is made that would stay empty."""
-    if options.observe is None:
+    if options.observed is None:
         store: SnapshotKV = open_store(
             options.url, name=options.name, create=False, **options.options
         )
         stack.enter_context(store)
         return store
-    prefix = _prefix(options)
-    engine = open_engine(options.url, create=False, options=dict(options.options))
+    observed = options.observed
+    engine = selected(
+        open_engine(options.url, create=False, options=dict(options.options)), observed
+    )
     stack.callback(engine.close)
-    engine.read([Range(prefix or FIRST_KEY, prefix_end(prefix), limit=1, keys_only=True)])
+    whole = observed.hull or FIRST_KEY, prefix_end(observed.hull)
+    engine.read([Range(*whole, limit=1, keys_only=True)])
     return engine
-
-
-def _prefix(options: RecordOptions) -> bytes:
-    return raw_key(options.observe, "observe", text=isinstance(options.observe, str))
 
 
 def _refuse_own_keys(options: RecordOptions) -> None:
     """Raise `InvalidOptionError` if a recorder would record what it writes."""
-    if options.observe is None or not options.is_store:
+    if options.observed is None or not options.is_store:
         return
-    root, prefix = Layout(options.into_name).root, _prefix(options)
-    if not (root.startswith(prefix) or prefix.startswith(root)):
+    root = Layout(options.into_name).root
+    if not options.observed.has_some(root):
         return
     own = {key: value for key, value in options.into_options.items() if key not in COMMON_OPTIONS}
     with ExitStack() as stack:
@@ -423,7 +434,8 @@ def _refuse_own_keys(options: RecordOptions) -> None:
             raise InvalidOptionError(
                 f"observe={options.observe!r} has the keys of the record itself: "
                 f"into={options.into!r} is the same engine, and the prefix covers its store "
-                f"{options.into_name!r}: observe another prefix, or choose another place"
+                f"{options.into_name!r}: observe another prefix, leave its keys out, or choose "
+                "another place"
             )
 
 

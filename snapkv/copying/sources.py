@@ -1,4 +1,4 @@
-"""Sources of a record: a store, or keys below a prefix that other programs write.
+"""Sources of a record: a store, or keys below prefixes that other programs write.
 
 Both bring `SourceCommit`s: a commit's mark, as a version of a timestamp key, and the changes that
 it stamps, with keys as a store has them. A prefix has no marks. It gets one for each revision, with
@@ -10,14 +10,26 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, Protocol
 
+from snapkv.base.text import shortened_text
 from snapkv.base.waiting import check_in_time, monotonic
 from snapkv.clock import HybridClock
 from snapkv.engine.contract import Engine, KeyEvent, KeyValue, WatchBatch, Watcher
 from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, StoreRestoredError
-from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, prefix_end, stamp_of
+from snapkv.layout import (
+    FIRST_KEY,
+    NOTE_BYTES_MAX,
+    OBSERVES,
+    Layout,
+    Selection,
+    SourceId,
+    StampRecord,
+    prefix_end,
+    stamp_of,
+)
 from snapkv.reading.reader import Reader
 from snapkv.reading.snapshot import paired
 from snapkv.timeline.continuity import ContinuousWatcher
@@ -100,6 +112,9 @@ class SourceFollower(ABC):
 
 class StoreSource:
     """A store that is recorded, from the oldest commit that compaction has left."""
+
+    moved: str | None = None
+    """What a commit has to say of other keys that are observed now; see `PrefixSource`."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -189,24 +204,35 @@ class StoreFollower(SourceFollower):
 
 
 class PrefixSource:
-    """Keys of other programs below a prefix; nothing is written to their engine."""
+    """Keys of other programs below prefixes; nothing is written to their engine.
+
+    `moved` is a note if the record that is `known` has observed other keys.
+    """
 
     def __init__(
-        self, engine: Engine, prefix: bytes, name: str, clock: HybridClock, known: SourceId | None
+        self,
+        engine: Engine,
+        observed: Selection,
+        name: str,
+        clock: HybridClock,
+        known: SourceId | None,
     ) -> None:
         self.engine, self.layout, self._clock = engine, Layout(name), clock
+        self.moved: str | None = None
         self.echo_ends: tuple[bytes, ...] = ()
         self.is_echo: Callable[[bytes], bool] = lambda value: False
         self._first_nonce = int.from_bytes(os.urandom(8), "big")
-        self._range = prefix or FIRST_KEY, prefix_end(prefix)
+        self._range = observed.hull or FIRST_KEY, prefix_end(observed.hull)
         self._newest: KeyEvent | None = None  # change that is known, as it is recorded
         self._unchanged = 0  # the revision since which nothing has changed, up to the newest mark
         answer = engine.get(FIRST_KEY)
         cluster = answer.header.cluster if engine.remote else 0
         if known is None:
             created = max(1, answer.header.revision - 1)
-            known = SourceId(os.urandom(16), name, created, prefix, cluster)
-        self.identity = known._replace(prefix=prefix, cluster=cluster)
+            known = SourceId(os.urandom(16), name, created, observed, cluster)
+        self.identity = known._replace(observed=observed, cluster=cluster)
+        if known.observed != observed:
+            self.moved = shortened_text(f"{OBSERVES}{observed} from now on", NOTE_BYTES_MAX // 4)
 
     def newest(self, last: KeyValue) -> KeyValue:
         """Return a mark of now at the engine's newest revision; one round trip."""
@@ -219,7 +245,11 @@ class PrefixSource:
 
     def after(self, last: KeyValue, compacted: int) -> KeyValue:
         """Return a mark of now at a compacted revision; one is lost if a revision is between."""
-        return self.mark(compacted, last, lost=min(1, compacted - last.mod_revision - 1))
+        lost = max(0, min(1, compacted - last.mod_revision - 1))
+        mark = self.mark(compacted, last, lost=lost)
+        return mark._replace(
+            value=replace(StampRecord.decode(mark.value), note=self.moved).encode()
+        )
 
     def mark(
         self, revision: int, last: KeyValue | None, *, lost: int = 0, room: int = 0
@@ -238,7 +268,8 @@ class PrefixSource:
     def check(self, last: KeyValue, record: RecordedState) -> None:
         """Compare the newest recorded change with the engine, or else the states at a mark.
 
-        A round trip or two; a scan of both states if the record does not show a change.
+        A round trip or two; a scan of both states if the record does not show a change, unless it
+        is of other keys.
         """
         self._newest = record.newest_change()
         if self._newest is not None:
@@ -247,7 +278,7 @@ class PrefixSource:
             return
         try:
             self.engine.get(FIRST_KEY, last.mod_revision)
-            differs = record.differs(last, self.state(last))
+            differs = self.moved is None and record.differs(last, self.state(last))
         except CompactedError:
             return
         except FutureRevisionError as e:
@@ -452,16 +483,19 @@ def gap_note(last: KeyValue, mark: KeyValue) -> str:
     )
 
 
-def differences(before: Pages, after: Pages, mark: KeyValue) -> Iterator[KeyEvent]:
+def differences(before: Pages, after: Pages, mark: KeyValue, since: int = 0) -> Iterator[KeyEvent]:
     """Yield the changes that make one state of the other, both sorted by key.
 
-    Keys are the same if their revisions are, or their values where revisions are not comparable
-    (0). A removal gets the revision of the mark: when it happened is lost.
+    Keys are the same if the new one is not newer than the revision `since`, which the old state is
+    of, or if their values are, where revisions are not comparable (0). A removal gets the revision
+    of the mark: when it happened is lost; so does a key that was not observed before.
     """
     for old, new in paired(chain.from_iterable(before), chain.from_iterable(after)):
         if old and new:
-            if old.mod_revision != new.mod_revision if old.mod_revision else old.value != new.value:
+            if new.mod_revision > since if since else old.value != new.value:
                 yield KeyEvent(new, False)
+        elif new and since and new.mod_revision <= since:
+            yield KeyEvent(new._replace(mod_revision=mark.mod_revision), False)
         elif new:
             yield KeyEvent(new, False)
         elif old:

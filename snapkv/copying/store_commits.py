@@ -53,7 +53,7 @@ from snapkv.errors import (
     EngineUnavailableError,
     SessionLostError,
 )
-from snapkv.layout import CREATION_ORDINAL, SourceId, StampRecord, source_key, stamp_of
+from snapkv.layout import SourceId, StampRecord, source_key, stamp_of
 from snapkv.model import Held
 from snapkv.store.store_writer import StoreWriter
 from snapkv.times import format_time
@@ -116,7 +116,8 @@ class StoreCommits:
     """Makes commits in a store, under a leadership that `guard` proves.
 
     `head` is the newest version of the timestamp key, `part` the key of a commit that is not whole,
-    `pending` the bytes that are not durable yet.
+    `pending` the bytes that are not durable yet. `is_moving` is set while commits bring in the keys
+    of a source that observes other ones than before.
     """
 
     def __init__(self, core: StoreWriter, guard: Held) -> None:
@@ -124,6 +125,8 @@ class StoreCommits:
         self._guard = guard_of(core, guard)
         self._source_key = source_key(core.layout.ts)
         self.source: SourceId | None = None
+        self.is_moving = False
+        self._known: SourceId | None = None
         self._group_commits = 1 if core.engine.remote else GROUP_COMMITS_MAX
         self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)
         self.head, self.part = self._read_head()
@@ -134,7 +137,19 @@ class StoreCommits:
     def known(self) -> SourceId | None:
         """Return the source whose commits these are; one round trip."""
         kv = self._engine.get(self._source_key).kv
-        return None if kv is None else SourceId.decode(kv.value)
+        self._known = None if kv is None else SourceId.decode(kv.value)
+        return self._known
+
+    def _named(self) -> SourceId | None:
+        """Return the source that the store has to name with the next commit.
+
+        While other keys come in, that is one which observes no keys: a recorder that continues
+        after a crash compares the states again.
+        """
+        source = self.source
+        if source is None or source.observed is None or not self.is_moving or source == self._known:
+            return source
+        return source._replace(observed=source.observed._replace(excluded=(b"",)))
 
     def add(self, stamp: StampRecord, ops: Writes) -> None:
         """Take a commit, which is made when no more come, or the group is full."""
@@ -320,8 +335,9 @@ class StoreCommits:
         ops: list[Op] = [] if commit.stamp is None else [Put(self.head.key, commit.value)]
         compares = [compare, self._guard]
         if compare.target is Target.MOD:  # the first one that is sent
-            if self.head.version == CREATION_ORDINAL and self.source is not None:
-                ops.append(Put(self._source_key, msgpack.packb(self.source)))
+            source = self._named()
+            if source is not None and source != self._known:
+                ops.append(Put(self._source_key, source.encode()))
             made = 0 if self.part is None else self.part.mod_revision
             if commit.part or made:
                 compares.append(Compare(self._layout.part, Target.MOD, "=", made))
@@ -338,6 +354,7 @@ class StoreCommits:
     def _advance(self, number: int, revision: int) -> int:
         """Note that so many of the gathered commits were made, the last one at a revision."""
         commit, head, part = self._gathered[number - 1], self.head, self.part
+        self._known = self._named()
         if commit.stamp is not None:
             version = head.version + number
             self.head = head._replace(value=commit.value, mod_revision=revision, version=version)

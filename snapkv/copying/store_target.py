@@ -67,7 +67,7 @@ class StoreTarget:
 
     def open(self, identity: SourceId) -> None:
         """Take a source; raises `ArchiveError` if the store is it, or holds anything else."""
-        if identity.prefix is None and identity.id == self._core.format.store_id:
+        if identity.observed is None and identity.id == self._core.format.store_id:
             raise ArchiveError(
                 f"{self._core.url} is the source itself: record into another place or name"
             )
@@ -76,11 +76,8 @@ class StoreTarget:
             raise ArchiveError(
                 f"{self._core.url} has commits of its own: record into a store that has none"
             )
-        if known is not None and known != identity:
-            raise ArchiveError(
-                f"{self._core.url} is the record of another source: {known.name!r}, "
-                f"id {known.id.hex()}"
-            )
+        if known is not None:
+            identity.check_follows(known, self._core.url)
         self._commits.source, self._source_root = identity, Layout(identity.name).root
 
     @property
@@ -108,7 +105,7 @@ class StoreTarget:
         if self._commits.part is not None:
             before = StampRecord.decode(CommitPart.decode(self._commits.part).before)
             # times of a prefix are its recorder's: the next time is after the times of the parts
-            stamp = before if source.prefix is None else replace(stamp, source=before.source)
+            stamp = before if source.observed is None else replace(stamp, source=before.source)
         if stamp.source is None or not stamp.source[0]:
             return None
         revision, ordinal = stamp.source
@@ -181,11 +178,13 @@ class StoreTarget:
     def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
         """Write what differs from a state; a commit before it has the gap's note."""
         position = last.mod_revision, last.version
+        self._commits.is_moving = True
         if mark.version > last.version + 1:
             timestamp = stamp_of(self._commits.head.value) + 1
             stamp = StampRecord(timestamp, os.urandom(8), note=gap_note(last, mark))
             self._commits.write(replace(stamp, source=position), [])
         self._write_differences(mark, state, position)
+        self._commits.is_moving = False
         self._commits.write(self._stamp(mark), [])
 
     def add(self, step: SourceCommit) -> None:
@@ -214,9 +213,10 @@ class StoreTarget:
         """Make the target's keys equal to a mark's, in commits that keep the position."""
         at = max(stamp_of(self._commits.head.value) + 1, stamp_of(mark.value) - BEFORE_MARK)
         before = self._commits.before()
+        note = StampRecord.decode(mark.value).note or "recording a state"
         for ops in self._commits.parts(self._differing(mark, state)):
             if at < stamp_of(mark.value):
-                stamp = StampRecord(at, os.urandom(8), note="recording a state", source=position)
+                stamp = StampRecord(at, os.urandom(8), note=note, source=position)
                 self._commits.write(stamp, ops)
                 at += 1
             else:  # the state is found again after a crash

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from snapkv.base.arguments import check_text, wrong_type
 from snapkv.errors import NAMED_MAX, InvalidOptionError, InvalidTypeError, SnapKVError
-from snapkv.layout import Layout, raw_key
+from snapkv.layout import Layout, RawKeyspace, raw_key
 from snapkv.reading.observed_prefix import Observed
 from snapkv.store.location import DEFAULT_NAME, Location, check_engine
 from snapkv.store.store import SnapshotKV
@@ -110,6 +110,11 @@ def _of_open_store(name: str, store: SnapshotKV | Observed[str]) -> Member:
     if isinstance(store, Observed):
         if not store.keyspace.text:
             raise InvalidTypeError("a fleet has text keys: observe the prefix as a str, not bytes")
+        if isinstance(store.keyspace, RawKeyspace) and store.keyspace.selection is not None:
+            raise InvalidOptionError(
+                f"a member observes one prefix, not {store.keyspace.selection}: make one member of "
+                "each prefix"
+            )
         prefix = store.keyspace.default_prefix
     else:
         store = store.raw

@@ -11,7 +11,7 @@ from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Range, WatchBatch
 from snapkv.errors import CompactedError, NotObservedError
-from snapkv.layout import CREATION_ORDINAL, Keyspace, Mark, StampRecord
+from snapkv.layout import CREATION_ORDINAL, Keyspace, Mark, RawKeyspace, StampRecord
 from snapkv.model import Changes, Commit, K, Version
 from snapkv.reading import history as _history
 from snapkv.reading.change_replay import first_after
@@ -327,16 +327,16 @@ class Observed(KeyspaceReads[K, bytes], Closing):
     """
 
     _core: Observer
+    _space: RawKeyspace
 
     def __enter__(self) -> Self:
         self._core.check_open()
         return self
 
     def __repr__(self) -> str:
-        core = self._core
-        return (
-            f"<Observed {core.url} prefix={self._space.default_prefix!r} name={core.layout.name!r}>"
-        )
+        core, space = self._core, self._space
+        observed = space.selection or f"prefix={space.default_prefix!r}"
+        return f"<Observed {core.url} {observed} name={core.layout.name!r}>"
 
     def close(self) -> None:
         """Close it; watches in other threads end with `StoreClosedError`. May be repeated."""
@@ -427,7 +427,7 @@ class Observed(KeyspaceReads[K, bytes], Closing):
         head = core.timeline.head()
         return {
             "url": core.url,
-            "prefix": self._space.default_prefix,
+            **self._space.facts,
             "name": core.layout.name,
             "store_id": core.format.store_id.hex(),
             "ticks": head.ordinal - CREATION_ORDINAL,

@@ -175,7 +175,7 @@ class Reader:
     def _is_archive_of_prefix(self) -> bool:
         """Whether its revisions are the revisions of the engine that it was recorded from."""
         archive = getattr(self.engine, "manifest", None)
-        return archive is not None and archive.source.prefix is not None
+        return archive is not None and archive.source.observed is not None
 
     def _check_likely(self, number: int) -> None:
         """Raise `InvalidTimeError` for a number that cannot be a timestamp of this store.

@@ -10,7 +10,7 @@ from typing import Any
 
 from snapkv.archive.storage import SECONDS
 from snapkv.engine.etcd.options import CONNECTION, FLAGS
-from snapkv.layout import Keyspace, Layout, RawKeyspace
+from snapkv.layout import Keyspace, Layout, RawKeyspace, raw_key
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.timing import zone_of
@@ -229,7 +229,7 @@ def open_to_write(location: Location, writer: str | None) -> SnapshotKV:
 def keyspace_of(location: Location, *, text: bool) -> Keyspace:
     """Return the key space that is read, with keys as text or as bytes."""
     if location.prefix is not None:
-        return RawKeyspace(location.prefix.encode(), text=text)
+        return RawKeyspace(raw_key(location.prefix, "observe", text=True), text=text)
     layout = Layout(location.name)
     space = layout.data if location.space is None else layout.space(location.space)
     return replace(space, text=text)

@@ -34,19 +34,21 @@ COMMON_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where keys are: in a store, in one of its spaces, or below a prefix that is observed.
+    """Where keys are: in a store, in one of its spaces, or below prefixes that are observed.
 
-    `options` are options of the engine, `storage` options of the archive's object store. A location
-    can be pickled, and hashed if the values of the options can.
+    Keys below `exclude` are not observed. `options` are options of the engine, `storage` options of
+    the archive's object store. A location can be pickled, and hashed if the values of the options
+    can.
     """
 
     url: str
     name: str = DEFAULT_NAME
-    prefix: str | None = None
+    prefix: str | tuple[str, ...] | None = None
     archive: str | None = None
     storage: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # it may hold a password
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # so may these
     space: str | None = None
+    exclude: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -54,10 +56,14 @@ class Location:
         named = {
             "--name": None if self.name == DEFAULT_NAME else self.name,
             "--observe": self.prefix,
+            "--except": self.exclude,
             "--archive": self.archive,
         }
-        given = [(name, text) for name, text in named.items() if text is not None]
-        return "--store", self.url, *(word for pair in given for word in pair)
+        words = ["--store", self.url]
+        for name, given in named.items():
+            for text in (given,) if isinstance(given, str) else given or ():
+                words += name, text
+        return tuple(words)
 
 
 def _memory(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:

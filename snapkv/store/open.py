@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -31,6 +31,7 @@ from snapkv.engine.contract import (
     Txn,
 )
 from snapkv.engine.etcd.options import LIMITS, EtcdOptions
+from snapkv.engine.selected_ranges import selected
 from snapkv.errors import (
     CorruptStoreError,
     InvalidOptionError,
@@ -39,7 +40,7 @@ from snapkv.errors import (
     StoreNotFoundError,
 )
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
-from snapkv.layout import FormatRecord, Layout, RawKeyspace, StampRecord, raw_key
+from snapkv.layout import FormatRecord, Layout, RawKeyspace, StampRecord, selection_of
 from snapkv.model import K, V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
@@ -389,13 +390,14 @@ def _layout(engine: Engine, settings: Settings) -> Layout:
 Keys = SnapshotKV | Observed[str]
 """Text keys that can be read as of any moment."""
 
-OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout", "hooks")
+OBSERVE_OPTIONS = ("prefix", "exclude", "name", "ring_slots", "clock", "read_timeout", "hooks")
 
 
 def observe(
     url: str,
     *,
-    prefix: K,
+    prefix: K | Collection[K],
+    exclude: K | Collection[K] = (),
     name: str = DEFAULT_NAME,
     ring_slots: int = RING_SLOTS,
     clock: Clock | None = None,
@@ -406,7 +408,8 @@ def observe(
     """Open keys that other programs write into an engine, for reading any moment of them.
 
     `prefix` selects the keys: with a str prefix, keys are text, with a bytes prefix, bytes. An
-    empty prefix selects all keys of the engine, including the keys of snapkv's stores. The times
+    empty prefix selects all keys of the engine, including the keys of snapkv's stores. It may be a
+    list of prefixes; keys that begin with `exclude`, a prefix or a list, are left out. The times
     come from the store `name` in the same engine: keep `snapkv tick --every 1s` running there, or
     commit to that store. It writes nothing, and creates no store. `url`, `ring_slots`, `clock`,
     `read_timeout` and further options are as for `snapkv.open`. Of `hooks`, only the hooks of
@@ -419,12 +422,14 @@ def observe(
     ...         len(registry.at(tick.ts))
     0
 
-    Raises `StoreNotFoundError` if the store whose ticks it needs does not exist; and as `open`.
+    Several prefixes, or exceptions, are watched as one range, from the first key to the last one:
+    changes in between cost traffic, and on etcd the user needs the right to read them.
+
+    Raises `StoreNotFoundError` if the store whose ticks it needs does not exist,
+    `InvalidOptionError` for an exception outside of the prefixes; and as `open`.
     """
-    if not isinstance(prefix, str | bytes):
-        raise wrong_type("prefix", "a str or bytes", prefix)
-    text = isinstance(prefix, str)
-    space = RawKeyspace(raw_key(prefix, "prefix", text=text), text=text)
+    selection, text = selection_of(prefix, exclude, "prefix")
+    space = RawKeyspace(selection.hull, text, None if selection.is_one else selection)
     settings = Settings(
         name=name,
         ring_slots=ring_slots,
@@ -433,7 +438,10 @@ def observe(
         create=False,
         hooks=hooks,
     )
-    engine = partial(_open_engine, url, settings.layout.ts, options)
+
+    def engine() -> Engine:
+        return selected(_open_engine(url, settings.layout.ts, options), selection)
+
     try:
         return Observed(open_reader(Observer, url, engine, settings), space)
     except StoreNotFoundError as e:
@@ -446,7 +454,13 @@ def open_to_read(location: Location, **options: Any) -> Keys:
     """Open what exists at a location, to read it; `options` as for `open`. Raises as that."""
     options |= location.options
     if location.prefix is not None:
-        return observe(location.url, prefix=location.prefix, name=location.name, **options)
+        return observe(
+            location.url,
+            prefix=location.prefix,
+            exclude=location.exclude,
+            name=location.name,
+            **options,
+        )
     return open(
         location.url,
         codec=None,

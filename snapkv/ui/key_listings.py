@@ -128,7 +128,7 @@ def _children(
 ) -> tuple[list[TreeNode], str | None]:
     """Return the children from a stored key on, and the last one if there may be more."""
     nodes: list[TreeNode] = []
-    base = source.encode(prefix) if prefix else source.base
+    base = source.span(prefix)[0] if prefix else source.base
     last: str | None = None
     while low < end or end == b"\0":
         pages = moment.pages(PAIRS, low, end, keys_only=True)

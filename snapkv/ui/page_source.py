@@ -114,7 +114,9 @@ class Source:
 
     @property
     def name(self) -> str:
-        """A short name for people: the store's, or the observed prefix."""
+        """A short name for people: the store's, or the observed prefixes."""
+        if isinstance(self.keys, Observed) and self._space.selection is not None:
+            return str(self._space.selection)
         return self.root or (self.reader.layout.name if not self.observed else "all keys")
 
     @property

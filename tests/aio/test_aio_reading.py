@@ -130,6 +130,26 @@ def test_dumps_and_observed_keys(place, opened, tmp_path):
     asyncio.run(main())
 
 
+def test_several_observed_prefixes(place, opened):
+    async def main():
+        prefixes, options = ["default/data/a", "default/data/c"], place.kind.options
+        async with opened() as store:
+            tick = await store.commit(puts=dict.fromkeys(("a1", "a2", "b", "c"), b"1"))
+            async with snapkv.aio.observe(
+                place.url, prefix=prefixes, exclude="default/data/a2", **options
+            ) as keys:
+                snapshot = await keys.at(tick.ts)
+                wanted = ["default/data/a1", "default/data/c"]
+                assert [key async for key in snapshot] == wanted
+                async with await keys.watch() as watch:
+                    await store.save("b", b"2")
+                    await store.save("c", b"2")
+                    changes = await watch.next(20)
+                    assert [change.key for change in changes] == wanted[1:]
+
+    asyncio.run(main())
+
+
 def test_concurrent_commits_share_transactions(place, opened):
     async def main():
         async with opened() as store:

@@ -189,5 +189,5 @@ def test_of_two_recorders_one_goes_on(store, archive, tmp_path):
 
 @embedded
 def test_the_archive_of_another_store(place, store, archive, tmp_path):
-    with pytest.raises(ArchiveError, match="the archive of another store"):
+    with pytest.raises(ArchiveError, match="the record of another source"):
         recorder(place.open(name="other"), tmp_path / "archive")

@@ -406,3 +406,40 @@ def test_the_command_line_says_it_in_a_line(guarded: EtcdServer) -> None:
 )
 def test_what_this_machine_is(address: str, here: bool) -> None:
     assert is_loopback(address) is here
+
+
+def test_several_prefixes_are_watched_as_one_range(etcd: EtcdServer) -> None:
+    """A user of two prefixes may read both; the watch of both needs what is between, too."""
+    with opened(etcd.url) as engine:
+        put(engine, b"a/1", b"1")
+        put(engine, b"c/1", b"1")
+    snapkv.open(etcd.url).close()
+    rights = [(prefix, "read") for prefix in ("a/", "c/", "default/")]
+    enable_auth(etcd, {ROOT: (SECRET, None), USER: (PASSWORD, rights)})
+    with snapkv.open(etcd.url, user=ROOT, password=SECRET) as ticker:
+        tick = ticker.tick()
+        login = {"user": USER, "password": PASSWORD}
+        with snapkv.observe(etcd.url, prefix=["a/", "c/"], **login) as observed:
+            assert list(observed.at().keys()) == ["a/1", "c/1"]
+            with (
+                observed.watch(since=0, timeout=20) as watch,
+                pytest.raises(AccessDeniedError) as e,
+            ):
+                next(watch)
+            assert "'a/' and 'c/' are watched as one range, from b'a/' to b'c0'" in str(e.value)
+            with observed.watch("c/", since=0, timeout=20) as watch:
+                changes = next(watch)
+                assert [change.key for change in changes] == ["c/1"]
+                assert changes.commit.ts == tick.ts
+        etcd.gateway.call(
+            "/v3/auth/role/grant",
+            {
+                "name": f"role-of-{USER}",
+                "perm": {"permType": "READ", "key": "YS8=", "range_end": "YzA="},  # a/ to c0
+            },
+        )
+        with (
+            snapkv.observe(etcd.url, prefix=["a/", "c/"], **login) as observed,
+            observed.watch(since=0, timeout=20) as watch,
+        ):
+            assert [change.key for change in next(watch)] == ["a/1", "c/1"]

@@ -12,6 +12,7 @@ from store.observed import PREFIX
 
 import snapkv
 from snapkv.engine.contract import Put
+from snapkv.store.location import Location
 from snapkv.store.open import observe
 from snapkv.times import physical_ms
 from snapkv.ui.commit_list import commit_at, steps_back, steps_on
@@ -181,6 +182,28 @@ def test_every_page_of_an_observed_prefix_opens(watched):
             watched.model.state(watched.model.marks[-1].revision)
         )
         assert served.http.get("/export?format=dump").status_code == 400
+
+
+def test_the_page_of_several_prefixes_shows_no_other_key(watched):
+    prefixes, exclude = [f"{PREFIX}nodes/", f"{PREFIX}pods/"], (f"{PREFIX}pods/p2",)
+    observed = watched.observe(prefixes, exclude=exclude)
+    words = Location("etcd://x", prefix=tuple(prefixes), exclude=exclude).words
+    state = watched.model.state(watched.model.marks[-1].revision)
+    assert f"{PREFIX}pods/p2" in state
+    with Served(observed, words=words) as served:
+        assert len(list(crawled(served, "/", 120))) > 60
+        page = served.page("/")
+        assert "'/r/nodes/' and '/r/pods/' except '/r/pods/p2'" in page.text
+        assert not any("p2" in link for link in page.links)
+        listed = served.http.get("/export?format=json").text
+        assert f"{PREFIX}pods/p1" in listed
+        assert "p2" not in listed
+        assert listed.count("\n") == len(state) - 1
+        shown = served.page("/keys").text
+        assert f"--observe {prefixes[0]} --observe {prefixes[1]} --except {exclude[0]}" in shown
+        hidden = served.http.get(f"/key?key={PREFIX}pods/p2")
+        assert hidden.status_code == 400
+        assert "outside of the observed keys" in hidden.text
 
 
 def test_nothing_is_ticked_yet(cluster):

@@ -1,11 +1,12 @@
 """Keys as they stand in the engine, below an observed prefix."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from snapkv.engine.contract import in_range
 from snapkv.errors import InvalidKeyError, InvalidTypeError
-from snapkv.layout import RawKeyspace
+from snapkv.layout import RawKeyspace, Selection, selection_of
 
 TEXT, BYTES = RawKeyspace(b"/r/", text=True), RawKeyspace(b"/r/", text=False)
 
@@ -66,3 +67,35 @@ def test_the_empty_prefix_is_everything():
 def test_spaces_of_the_same_bytes_are_not_the_same_keys():
     assert RawKeyspace(b"/r/", text=True) == TEXT != BYTES
     assert RawKeyspace(b"/s/", text=True) != TEXT
+
+
+# --- several prefixes and exceptions ---
+
+PIECES = st.lists(st.sampled_from([b"", b"a", b"a/", b"ab", b"b", b"\x00", b"\xff"]), max_size=3)
+SHORT = PIECES.map(b"".join)
+
+
+@given(
+    st.lists(SHORT, min_size=1, max_size=4), st.lists(st.tuples(st.integers(0, 3), SHORT)), SHORT
+)
+def test_ranges_have_exactly_the_selected_keys(prefixes, below, key):
+    exclude = [prefixes[at % len(prefixes)] + tail for at, tail in below]
+    assume(not any(prefix.startswith(each) for each in exclude for prefix in prefixes))
+    selection, text = selection_of(prefixes, exclude, "prefix")
+    assert not text
+    selected = key.startswith(tuple(prefixes)) and not key.startswith(tuple(exclude))
+    assert selection.has(key) == selected
+    ranges = selection.ranges()
+    assert ranges == sorted(ranges)
+    if key:
+        assert sum(in_range(key, *each) for each in ranges) == selected
+    assert key.startswith(selection.hull) or not selected
+    if selected:
+        assert all(selection.has_some(key[:length]) for length in range(len(key) + 1))
+
+
+def test_prefixes_within_others_say_nothing_more():
+    selection, text = selection_of(["/b/", "/a/", "/a/x", "/a/"], ["/a/y", "/a/yz"], "prefix")
+    assert (selection, text) == (Selection((b"/a/", b"/b/"), (b"/a/y",)), True)
+    assert not selection.is_one
+    assert selection_of({"/a/", "/a/x"}, (), "prefix")[0].is_one
