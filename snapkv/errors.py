@@ -427,7 +427,7 @@ class AccessDeniedError(SnapKVError, PermissionError):
 
 
 class ReadOnlyError(SnapKVError, PermissionError):
-    """The store cannot be written where it is."""
+    """The store cannot be written where it is, or is a record, which only its recorder writes."""
 
 
 class EngineBusyError(SnapKVError, TimeoutError):

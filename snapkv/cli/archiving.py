@@ -15,6 +15,7 @@ from snapkv.cli.terminal import progress_bar, report, working
 from snapkv.copying import record
 from snapkv.errors import CompactedError
 from snapkv.layout import Selection
+from snapkv.store.open import open as open_store
 from snapkv.times import pack, physical_ms
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ archive = App(
     help="Look after an archive: the files in which record keeps history.",
 )
 
+NOTE_CHARS = 1_000
 UrlArgument = Annotated[str, argument("ARCHIVE", "A folder, or s3://BUCKET/PATH.")]
 
 
@@ -154,6 +156,8 @@ def restore(
         raise CommandError(f"--into {into!r} is not a store, as in lmdb:./meta")
     with working("restoring"):
         newest = recorder.catch_up(timeout=seconds(timeout))
+        with open_store(into, force_fork=True) as made:  # else it would reject commits as a record
+            made.commit(note=f"restored from {url}"[:NOTE_CHARS])
     done = recorder.status
     fields = {**time_json(newest), "commits": done.commits, "changes": done.changes}
     options.output.record(fields, (time_text(newest), "cyan"))

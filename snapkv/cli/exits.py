@@ -114,6 +114,8 @@ def _advice_of(error: Exception) -> str:
         return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
     if isinstance(error, _errors.CompactedError):
         return str(error).replace("archive=", "--archive")
+    if isinstance(error, _errors.ReadOnlyError):
+        return str(error).replace("open(force_fork=True)", "--force-fork")
     if isinstance(error, _errors.MembersBehindError):
         return f"{error}; --behind leave-out or stale shows the rest"
     if isinstance(error, _errors.NotObservedError) and error.first is not None:

@@ -44,7 +44,7 @@ ToOption = Annotated[
 ]
 
 
-@takes("note", "meta", "writer", "raw")
+@takes("note", "meta", "writer", "force_fork", "raw")
 def import_prefix(
     options: StoreOptions,
     prefix: Annotated[str, argument("PREFIX", "Exact to the byte.")],
@@ -92,6 +92,8 @@ def import_prefix(
     shown = _denial_explained(source if elsewhere else None)
     with shown, _importing(options, tried, dry_run) as kv:
         target = under + ("" if strip else prefix)
+        if not dry_run:
+            kv._core.check_own()  # before it asks
         if replace and not dry_run and (there := kv.at().count(target)):
             report_longer_names(LongerNames(target, kv.at().keys(target)))
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"

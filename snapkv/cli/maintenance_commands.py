@@ -119,7 +119,7 @@ def backup(
     options.output.record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
 
 
-@takes("note", "meta", "writer", "raw")
+@takes("note", "meta", "writer", "force_fork", "raw")
 def load(
     options: StoreOptions,
     file: FileArgument,
@@ -140,6 +140,7 @@ def load(
         else readable_file(file)
     )
     with source as stream, _loading(options, stream) as (kv, checked):
+        kv._core.check_own()  # before it asks
         if replace and kv.info()["commits"]:
             confirm_found(
                 kv.at().count(),

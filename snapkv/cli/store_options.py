@@ -89,6 +89,10 @@ ExceptOption = Annotated[
     option("--except PREFIX", "With --observe: without keys that begin so; repeatable."),
 ]
 YesOption = Annotated[bool, option("--yes -y", "Do it without asking.")]
+ForceForkOption = Annotated[
+    bool,
+    option("--force-fork", "Write to a record, too: it becomes a store of its own, for ever."),
+]
 ArchiveOption = Annotated[
     str | None,
     option(
@@ -159,6 +163,7 @@ class StoreOptions:
     note: NoteOption = None
     meta: MetaOption = None
     writer: WriterOption = None
+    force_fork: ForceForkOption = False
     observe: ObserveOption = None
     exclude: ExceptOption = None
     archive: ArchiveOption = None
@@ -244,6 +249,7 @@ class StoreOptions:
                 read_timeout=seconds(self.timeout),
                 archive=self.archive,
                 hooks=hooks,
+                force_fork=self.force_fork,
             )
         if create and url.startswith("memory:"):
             report_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")

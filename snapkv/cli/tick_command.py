@@ -35,7 +35,7 @@ EveryOption = Annotated[
 QuietOption = Annotated[bool, option("--quiet -q", "Print no times.")]
 
 
-@takes("writer", "raw")
+@takes("writer", "force_fork", "raw")
 def tick(
     options: StoreOptions,
     every: EveryOption = None,

@@ -36,7 +36,7 @@ IfRevision = Annotated[
 ]
 
 
-@takes("note", "meta", "writer", "raw")
+@takes("note", "meta", "writer", "force_fork", "raw")
 def put(
     options: StoreOptions,
     words: Annotated[list[str], argument("KEY VALUE")],
@@ -110,7 +110,7 @@ def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:
     return [AtRevision(keys[0], revision)]
 
 
-@takes("note", "meta", "writer", "raw")
+@takes("note", "meta", "writer", "force_fork", "raw")
 def rm(
     options: StoreOptions,
     keys: Annotated[list[str] | None, argument("KEY")] = None,
@@ -128,6 +128,7 @@ def rm(
         raise CommandError("rm takes either keys or --prefix")
     guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
     with options.open_store() as kv:
+        kv._core.check_own()  # before it asks
         if not force:
             _check_there(kv.at(), keys, prefix)
         if prefix is not None:
@@ -161,7 +162,7 @@ def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> No
         raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
 
 
-@takes("note", "meta", "writer", "raw", "archive")
+@takes("note", "meta", "writer", "force_fork", "raw", "archive")
 @renders("redact", "kind", "decoder")
 def restore(
     options: StoreOptions,
@@ -183,6 +184,8 @@ def restore(
     target, out, meta = moment(when), options.output, options.facts
     renderer = Renderer(rendering, brief=True, whole=True)
     with options.open_store() as kv:
+        if not dry_run:
+            kv._core.check_own()  # before it asks
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)
         if dry_run:

@@ -122,7 +122,7 @@ have to keep them."""
 # revision 25. The server is restored to revision 22, which nothing of this watch contradicts, and
 # its next tick, 11, is at 24. What came after revision 20 belongs to the history that was lost, and
 # the stream would go on at 26. So when either stream was opened again, the changes since the newest
-# tick are dropped and read anew: 11 has those of the present history.
+# tick are dropped and read anew: 11 has the changes of the present history.
 class ObservedWatch(Watch[K]):
     """A watch of foreign keys: one `Changes` for each tick that stamps some.
 

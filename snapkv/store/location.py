@@ -29,6 +29,7 @@ COMMON_OPTIONS = (
     "archive",
     "hooks",
     "stats",
+    "force_fork",
 )
 
 

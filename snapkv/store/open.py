@@ -40,7 +40,14 @@ from snapkv.errors import (
     StoreNotFoundError,
 )
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
-from snapkv.layout import FormatRecord, Layout, RawKeyspace, StampRecord, selection_of
+from snapkv.layout import (
+    CREATION_ORDINAL,
+    FormatRecord,
+    Layout,
+    RawKeyspace,
+    StampRecord,
+    selection_of,
+)
 from snapkv.model import K, V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
@@ -75,6 +82,7 @@ class Settings:
     storage: Mapping[str, Any] | None = None
     hooks: Hooks | Iterable[Hooks] | None = None
     stats: bool = False
+    force_fork: bool = False
     layout: Layout = field(init=False)
     writer_name: str = field(init=False)
     hybrid: HybridClock = field(init=False)
@@ -98,6 +106,7 @@ class Settings:
                 raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
         check_bool("stats", self.stats)
+        check_bool("force_fork", self.force_fork)
         self.checked_hooks = checked_hooks(self.hooks)  # an iterator is read once
         self.writer_name = default_writer() if self.writer is None else self.writer
         check_writer(self.writer_name, may_be_empty=True)
@@ -124,6 +133,7 @@ def open(
     storage: Mapping[str, Any] | None = None,
     hooks: Hooks | Iterable[Hooks] | None = None,
     stats: bool = False,
+    force_fork: bool = False,
     **options: Any,
 ) -> SnapshotKV[V]:
     """Open a store; create it if it does not exist. One round trip if it exists.
@@ -142,6 +152,8 @@ def open(
     store works (see `snapkv.hooks`). With `stats=True`, `stats()` also counts lookups, for less
     than a microsecond each. Stores with the machine's clock (`clock=None`) issue timestamps above
     all that any of them has issued or seen, within `max_clock_skew`; see `commit_after`.
+    A record of another source rejects commits (`ReadOnlyError`), because one ends its recording;
+    with `force_fork=True` it takes them, and becomes a store of its own.
     Further options are the engine's: for lmdb `durability` ("sync",
     "relaxed", "none"), `map_bytes`, `mode` (permissions of the files of a new store, 0o600),
     `request_bytes_max`; for etcd the login (`user`, `password`), TLS (`tls`, `ca_cert`, `cert`,
@@ -168,6 +180,7 @@ def open(
         storage=storage,
         hooks=hooks,
         stats=stats,
+        force_fork=force_fork,
     )
     if url is None:
         url = url_or_environment(url)
@@ -260,6 +273,7 @@ def _store(url: str, engine: Callable[[], Engine], settings: Settings) -> Snapsh
         commit_timeout_s=settings.commit_timeout,
         max_clock_skew_ms=settings.skew_ms,
         retain_ms=settings.retain_ms,
+        force_fork=settings.force_fork,
     )
     core = open_reader(make, url, engine, settings)
     store = SnapshotKV(core)
@@ -288,7 +302,9 @@ def open_reader(
             on_seen=clock.merge,
             unmarked=clock.unmarked,
         )
-        ts, record, header = open_keys(engine, layout, settings.writer_name, create=settings.create)
+        ts, stamp, record, header = open_keys(
+            engine, layout, settings.writer_name, create=settings.create
+        )
         if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
             check(layout, record, ts.create_revision)
         timeline.tracker.open(ts, header)
@@ -310,6 +326,7 @@ def open_reader(
         if (report := getattr(engine, "report_failovers", None)) is not None:
             report(reader.failed_over)
         if isinstance(reader, StoreWriter):
+            reader.may_be_record = stamp.source is not None or ts.version == CREATION_ORDINAL
             reader.warn_if_ahead()
         on_error.pop_all()
     return reader
@@ -323,8 +340,8 @@ OPEN_TIMEOUT_S = 10.0
 
 def open_keys(
     engine: Engine, layout: Layout, writer: str, *, create: bool
-) -> tuple[KeyValue, FormatRecord, Header]:
-    """Return the timestamp key, the format record and the header of a store, made if need be.
+) -> tuple[KeyValue, StampRecord, FormatRecord, Header]:
+    """Return the two keys of a store and what they say, and the header; made if need be.
 
     One round trip for a store that exists. Raises `StoreNotFoundError` (with `create=False`),
     `FormatError`, `NotAStoreError`, `CorruptStoreError`.
@@ -337,8 +354,7 @@ def open_keys(
             record = FormatRecord.decode(formats.kvs[0].value)
             if ts is None:
                 raise CorruptStoreError(f"store {layout.name!r} has lost its timestamp key")
-            StampRecord.decode(ts.value)
-            return ts, record, answer.header
+            return ts, StampRecord.decode(ts.value), record, answer.header
         if ts is not None:
             raise NotAStoreError(
                 f"{layout.ts!r} exists without a format record: not a snapkv store"

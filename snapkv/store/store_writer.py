@@ -21,12 +21,15 @@ from snapkv.errors import (
     CompactedError,
     EngineBusyError,
     EngineUnavailableError,
+    ReadOnlyError,
     SnapKVError,
 )
 from snapkv.hooks import CompactionEvent
+from snapkv.layout import SourceId, StampRecord
 from snapkv.model import Build, Commit, Compaction, Ops
 from snapkv.reading.reader import Reader
 from snapkv.store.recorder_watermarks import slowest_watermark
+from snapkv.timeline.lookup import recorded_of
 from snapkv.times import LOGICAL_BITS, end_of_ms, physical_ms
 
 # --- locks of keys: calls of one process that update one key try one after another ---
@@ -73,6 +76,33 @@ class KeyLocks:
                     del self._of_key[key]
 
 
+# --- records ---
+
+FORK = "open(force_fork=True)"
+"""What makes a record a store of its own, in messages of errors."""
+
+
+def what_is_recorded(source: SourceId) -> str:
+    """Return why a record takes no commits, and what to do, for the error of one.
+
+    >>> what_is_recorded(SourceId(b"", "plans", 2))[:58]
+    "the record of the store 'plans', which only its recorder w"
+    """
+    what = f"the store {source.name!r}"
+    undo = "write it to that store"
+    if source.observed is not None:
+        what = f"the keys below {source.observed}"
+        undo = (
+            "write it where they are; an object of Kubernetes with 'snapkv get KEY --at TIME "
+            "--as kubernetes | kubectl replace -f -'"
+        )
+    return (
+        f"the record of {what}, which only its recorder writes: a commit here would end the "
+        f"recording for ever. To undo something, {undo}. {FORK} makes the record a store of its "
+        "own, whose recording ends"
+    )
+
+
 # --- the writer ---
 
 RETAIN_CHECK_MS_MAX = 60_000
@@ -99,10 +129,17 @@ class StoreWriter(Reader):
     """The oldest time that can be read, as far as it is known without a request."""
     made_committer: Committer | None = None
     """The committer; None before the first commit."""
+    may_be_record: bool = False
+    """Whether its newest commit was recorded, or it had none, when it was opened."""
+    force_fork: bool = False
 
     @property
     def committer(self) -> Committer:
-        """The committer, made at the first commit, where that runs; to read, a store needs none."""
+        """The committer, made at the first commit, where that runs; to read, a store needs none.
+
+        Raises `ReadOnlyError` for a record.
+        """
+        self.check_own()
         with self.lock:
             if self.made_committer is None:
                 own_clock = not self.engine.remote and type(self.clock.wall) is SystemClock
@@ -121,6 +158,26 @@ class StoreWriter(Reader):
                 if self.closed:
                     self.made_committer.close()
             return self.made_committer
+
+    def recorded_now(self) -> SourceId | None:
+        """Return what a recorder writes here; None for a store of its own.
+
+        A record whose newest commit is not its recorder's has become a store of its own. No round
+        trip for a store that had such a commit when it was opened; else two.
+        """
+        if not self.may_be_record:
+            return None
+        newest = self.engine.get(self.layout.ts).kv
+        if newest is None or StampRecord.decode(newest.value).source is None:
+            return None
+        return recorded_of(self.engine, self.layout.ts)
+
+    def check_own(self) -> None:
+        """Raise `ReadOnlyError` if a commit here would end a recording; see `recorded_now`."""
+        if self.made_committer is not None or self.force_fork:
+            return
+        if (source := self.recorded_now()) is not None:
+            raise ReadOnlyError(f"{self.url} is {what_is_recorded(source)}")
 
     def after_fork(self) -> None:
         """Renew the locks; a child has none of the threads that hold one."""

@@ -32,6 +32,7 @@ STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
     (errors.FutureRevisionError, 404),
     (errors.ConflictError, 409),
     (errors.AccessDeniedError, 403),
+    (errors.ReadOnlyError, 403),
     (errors.ReadTimeoutError, 503),
     (errors.EngineUnavailableError, 503),
     (errors.EngineBusyError, 503),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError
-from snapkv.layout import Mark, prefix_end
+from snapkv.layout import Mark, SourceId, prefix_end
 from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
@@ -96,6 +96,11 @@ class Source:
     def store(self) -> SnapshotKV | None:
         """The store, None for an observed prefix."""
         return self.keys if isinstance(self.keys, SnapshotKV) else None
+
+    @property
+    def record(self) -> SourceId | None:
+        """What a recorder writes into the store; None for a store of its own, and observed keys."""
+        return None if self.store is None else self.store._core.recorded_now()
 
     @property
     def observed(self) -> bool:

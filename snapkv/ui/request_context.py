@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from snapkv.errors import InvalidOptionError, NotObservedError
+from snapkv.layout import SourceId
 from snapkv.rendering.audit_log import AuditEvent, AuditLog
 from snapkv.rendering.ignored_paths import IgnoredPaths
 from snapkv.rendering.paths import NONE
@@ -51,14 +52,16 @@ class Membership:
 class Site:
     """What a server shows: a source, and what is kept between its requests.
 
-    `writer` is the writer of restores without a login, None for the store's. `membership` is set
-    if the source is a member of a fleet.
+    `record` is what a recorder writes there: such a page previews restores, and says how to put an
+    object back at the source. `writer` is the writer of restores without a login, None for the
+    store's. `membership` is set if the source is a member of a fleet.
     """
 
     source: Source
     rendering: Rendering = field(default_factory=Rendering)
     health: Remembered[SourceHealth] = field(init=False)
     restores: Restores | None = field(init=False)
+    record: SourceId | None = field(init=False)
     hub: LiveCommits = field(init=False)
     quiet: QuietCommits = field(init=False)
     present: PresentLinks = field(init=False)
@@ -78,9 +81,9 @@ class Site:
         self.health = Remembered(partial(health, self.source))
         store = self.source.store
         self.present = PresentLinks(self.extra_views, store)
-        self.restores = (
-            Restores(self.source, store) if store is not None and self.source.writable else None
-        )
+        self.record = self.source.record
+        shows = self.source.writable or self.record is not None
+        self.restores = Restores(self.source, store) if store is not None and shows else None
 
     @property
     def salt(self) -> str:
@@ -96,7 +99,8 @@ class Site:
             ("/live", "Live"),
         ]
         found += self.present.at(when)
-        return [*found, ("/restore", "Restore")] if self.restores else found
+        label = "Restore" if self.record is None else "Put back"
+        return [*found, ("/restore", label)] if self.restores else found
 
 
 class HasRevision(Protocol):

@@ -437,6 +437,21 @@ def time_bar(c: Context) -> Page:
     return Page("counts.html", "Time bar", c.bar)
 
 
+PUT_BACK_MAX = 20
+"""The most commands that a page shows to put objects back."""
+
+
+def put_back(c: Context, rows: Sequence[Row]) -> list[str]:
+    """Return the commands that put the first objects back as they were, into Kubernetes."""
+    verbs = {"~": "replace", "+": "create"}
+    return [
+        c.source.command("get", row.key, *c.time_words("--at", c.at), "--as", "kubernetes")
+        + f" | kubectl {verbs[row.kind]} -f -"
+        for row in rows[:PUT_BACK_MAX]
+        if row.kind in verbs
+    ]
+
+
 def restore(c: Context) -> Page:
     """Show what restoring the moment would change, and the form that does it."""
     if c.site.restores is None:
@@ -445,7 +460,14 @@ def restore(c: Context) -> Page:
         return Page("restore.html", "Restore", None)
     found = c.site.restores.preview(c.at, c.state["prefix"], c.state.part(PREVIEWED_MAX))
     words = ["restore", c.time_word(c.at), *prefix_words(c)]
-    more = {"open": open_keys(c, found.rows), "way": way_of(c), "revision": revision_of(c.at)}
+    more: dict[str, Any] = {
+        "open": open_keys(c, found.rows),
+        "way": way_of(c),
+        "revision": revision_of(c.at),
+    }
+    if c.site.record is not None:
+        words.append("--dry-run")
+        more["put_back"] = put_back(c, found.rows) if c.site.record.observed is not None else []
     return Page("restore.html", "Restore", found, more, c.source.command(*words))
 
 

@@ -378,3 +378,44 @@ def test_a_record_shows_the_revisions_of_its_source_and_takes_them(cli: Cli) -> 
     refused = cli("get", "k8s/a", "--at", f"rv:{source}")
     assert refused.code == 2
     assert "is not a record" in refused.err
+
+
+def test_a_record_takes_no_commits(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    cli.ok("record", "--into", "lmdb:./record", "--once")
+    cli.ok("dump", "./dump")
+    record = ("--store", "lmdb:./record")
+    moment = cli.ok("log", "-n", "1", "--json", *record).json[0]["time"]
+    for words in (
+        ["put", "a", "2"],
+        ["rm", "a"],
+        ["rm", "--prefix", "a"],
+        ["restore", moment],
+        ["load", "--replace", "./dump"],
+        ["import-prefix", "default/data/", "--from", "lmdb:./meta"],
+        ["tick"],
+        ["tick", "--every", "1s"],
+    ):
+        refused = cli(*words, *record)
+        assert (refused.code, refused.out) == (5, ""), words
+        assert "lmdb:./record is the record of the store 'default'" in refused.err
+        assert "--force-fork makes the record a store of its own" in refused.err
+    cli.ok("restore", moment, "--dry-run", *record)
+    cli.ok("compact", "1h", "--yes", *record)
+    cli.ok("put", "b", "1")
+    cli.ok("record", "--into", "lmdb:./record", "--once")
+    cli.ok("put", "a", "2", "--force-fork", *record)
+    cli.ok("put", "a", "3", *record)
+    assert cli.ok("get", "b", *record).out == "1"
+    ended = cli("record", "--into", "lmdb:./record", "--once")
+    assert (ended.code, "its history is its own now" in ended.err) == (5, True)
+
+
+def test_a_store_from_an_archive_takes_commits(cli: Cli) -> None:
+    written(cli)
+    cli.ok("archive", "restore", "./archive", "--into", "lmdb:./again")
+    again = ("--store", "lmdb:./again")
+    assert cli.ok("log", "-n", "1", "--json", *again).json[0]["note"] == "restored from ./archive"
+    cli.ok("put", "schema/users", "mine", *again)
+    cli.ok("restore", FIRST, "--yes", *again)
+    assert cli.ok("get", "schema/users", *again).out == "id int"

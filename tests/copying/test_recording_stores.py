@@ -423,7 +423,7 @@ def test_a_target_that_has_commits_of_its_own(place, store, tmp_path):
     with pytest.raises(ArchiveError, match="has commits of its own"):
         recorder(place, f"memory:{tmp_path}").catch_up()
     recorder(place, f"memory:{tmp_path}/b").catch_up()
-    with snapkv.open(f"memory:{tmp_path}/b") as recorded:
+    with snapkv.open(f"memory:{tmp_path}/b", force_fork=True) as recorded:
         recorded.save("a", b"changed here")
     store.save("a", b"2")
     with pytest.raises(ArchiveError, match="commits that were not recorded"):

@@ -1,11 +1,16 @@
 """Restoring from the page: previewed, confirmed, guarded; refused in all other cases."""
 
+import re
 import subprocess
 import sys
 
 import httpx
 import pytest
+from store.engines import write_raw
 
+import snapkv
+from snapkv.engine.contract import Delete, Put
+from snapkv.store.location import open_engine
 from snapkv.ui import Redaction
 from snapkv.web import Login
 
@@ -184,3 +189,41 @@ def test_a_preview_says_first_that_a_prefix_matches_longer_names(store, clock):
         assert page.text.index(said) < page.text.index("This makes the keys")
         assert served.json(f"/restore.json?at={then}&prefix=a/x")["longer"] == said
         assert served.json(f"/restore.json?at={then}&prefix=a/x/")["longer"] is None
+
+
+# --- a record: nothing is restored there, but the page says how to put an object back ---
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Serve the record of a prefix in which an object was changed, one removed and one made."""
+    url, into = f"memory:{tmp_path}", f"lmdb:{tmp_path / 'record'}"
+    engine = open_engine(url, create=True, options={})
+    recorder = snapkv.record(url, observe="/registry/", into=into)
+    kept, gone = "/registry/deployments/shop/web", "/registry/deployments/shop/old"
+    write_raw(engine, Put(kept.encode(), b'{"replicas": 2}'), Put(gone.encode(), b"{}"))
+    recorder.catch_up()
+    write_raw(engine, Put(kept.encode(), b'{"replicas": 3}'))
+    then = recorder.catch_up()
+    write_raw(engine, Put(kept.encode(), b'{"replicas": 9}'), Delete(gone.encode()))
+    write_raw(engine, Put(b"/registry/new", b"1"))
+    recorder.catch_up()
+    with (
+        snapkv.open(into) as record,
+        Served(record, writable=True, words=["--store", into]) as served,
+    ):
+        yield served, record, then
+    engine.close()
+
+
+def test_a_record_is_not_restored_from_the_page(recorded):
+    served, record, then = recorded
+    newest = record.resolved()
+    assert "Put back this moment" in served.page(f"/commit?at={then}").text
+    page = served.page(f"/restore?at={then}")
+    assert ("form", "post") not in [(tag, found.get("method")) for tag, found in page.tags]
+    assert "only its recorder writes" in page.text
+    for name, verb in (("web", "replace"), ("old", "create")):
+        command = rf"snapkv get /registry/deployments/shop/{name} --at \S+ --as kubernetes "
+        assert re.search(command + rf"--store \S+ \| kubectl {verb} -f -", page.text), page.text
+    assert record.resolved() == newest

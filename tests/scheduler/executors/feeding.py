@@ -3,6 +3,7 @@
 import random
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import snapkv
 from cdcmeta.scheduler import Token
@@ -72,10 +73,10 @@ class Place:
     def writer(self, table: str, number: int):
         return self.sink(table, Token(7, number))
 
-    def open(self, table: str) -> SnapshotKV:
+    def open(self, table: str, **options: Any) -> SnapshotKV:
         if self.kind == "archive":
             return snapkv.open_archive(str(self.folder / folder_name(table)))
-        return snapkv.open(self.url, name=store_name("main", table), create=False)
+        return snapkv.open(self.url, name=store_name("main", table), create=False, **options)
 
     def log(self, table: str, since: int = 0) -> list[tuple]:
         """The recorded commits after a time: time, writer, note, meta, revision in the source."""

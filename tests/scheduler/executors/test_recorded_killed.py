@@ -269,7 +269,7 @@ def test_a_store_with_commits_of_its_own_is_not_written(kind, source, tmp_path):
     writer.begin(start)
     left = source.changes(TABLE, start)
     writer.write(left[:1], left[0].commit.ts)
-    with place.open(TABLE) as target:
+    with place.open(TABLE, force_fork=True) as target:
         own = target.save("mine", b"1")
     with pytest.raises(SinkError) as caught:
         writer.write(left, left[-1].commit.ts)
