@@ -486,17 +486,16 @@ def gap_note(last: KeyValue, mark: KeyValue) -> str:
 def differences(before: Pages, after: Pages, mark: KeyValue, since: int = 0) -> Iterator[KeyEvent]:
     """Yield the changes that make one state of the other, both sorted by key.
 
-    Keys are the same if the new one is not newer than the revision `since`, which the old state is
-    of, or if their values are, where revisions are not comparable (0). A removal gets the revision
-    of the mark: when it happened is lost; so does a key that was not observed before.
+    A key has changed if its value has, or if it is newer than the revision `since`, which the old
+    state is of (0: revisions are not comparable). What is not newer, but was not so before, gets
+    the revision of the mark, as a removal does: a key that was not observed before, or that a
+    backup has brought back.
     """
     for old, new in paired(chain.from_iterable(before), chain.from_iterable(after)):
-        if old and new:
-            if new.mod_revision > since if since else old.value != new.value:
-                yield KeyEvent(new, False)
-        elif new and since and new.mod_revision <= since:
-            yield KeyEvent(new._replace(mod_revision=mark.mod_revision), False)
-        elif new:
-            yield KeyEvent(new, False)
-        elif old:
+        if new is not None:
+            is_newer = new.mod_revision > since
+            if old is None or (since and is_newer) or old.value != new.value:
+                revision = new.mod_revision if is_newer else mark.mod_revision
+                yield KeyEvent(new._replace(mod_revision=revision), False)
+        elif old is not None:
             yield KeyEvent(KeyValue(old.key, b"", 0, mark.mod_revision, 0), True)

@@ -241,6 +241,10 @@ def test_a_backup_whose_revisions_were_raised_leaves_a_gap(restored: Restored) -
     (gap,) = recorder.status.gaps
     assert gap.startswith("gap: revisions ")
     assert restored.recorded()[1] == {"/registry/a": b"2", "/registry/b": b"new"}
+    for values in ([], [b"newer"], []):
+        restored.put(b"b", *values)
+        restored.record()
+    assert restored.recorded()[1] == {"/registry/a": b"2", "/registry/b": b"newer"}
 
 
 # --- a recorder that runs all the time ---
