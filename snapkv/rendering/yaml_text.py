@@ -179,6 +179,8 @@ def _dumper() -> Any:
 
     def text(dumper: Any, data: str) -> Any:
         style = "|" if "\n" in data.strip("\n") else None
+        if data.endswith("\n\n"):
+            style = '"'  # at the end of a document, newlines are trimmed
         if escaped(data, keep="\n") != data:
             style = '"'  # only there is an escape one
         elif _OTHER_READERS.fullmatch(data):

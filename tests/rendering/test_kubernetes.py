@@ -53,7 +53,7 @@ def test_each_field_of_each_kind_is_as_kubernetes_says() -> None:
         stored, expected = base64.b64decode(line["stored"]), without_null(line["json"])
         found = decode(stored)
         assert (found.kind, found.data) == ("kubernetes", expected)
-        assert yaml.safe_load(found.text) == expected, "as kubectl reads it"
+        assert yaml.safe_load(found.text + "\n") == expected, "as kubectl reads it"
 
 
 def replaced(kind: str, old: bytes, new: bytes) -> list[str]:
