@@ -13,7 +13,7 @@ from snapkv.cli.exits import CommandError, message_of, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.server_options import MetricsOption, metrics_served
 from snapkv.cli.store_options import StoreOptions, takes, warnings_shown
-from snapkv.cli.terminal import report, report_error, status_line
+from snapkv.cli.terminal import report, report_error, report_warning, status_line
 from snapkv.cli.tick_command import Stop
 from snapkv.copying import record as recorder_of
 from snapkv.copying.record_options import RecordStatus
@@ -26,6 +26,28 @@ IntoOption = Annotated[
         "etcd://HOST:PORT (another store).",
     ),
 ]
+
+
+RedactOption = Annotated[
+    list[str] | None,
+    option(
+        "--redact PREFIX",
+        "With --observe: of values of keys that begin so, record only size and digest.",
+    ),
+]
+RedactKeyOption = Annotated[
+    str | None,
+    option(
+        "--redact-key FILE",
+        "With --redact: the file with the key of the digests, made if it does not exist. Keep it "
+        "where readers of the record cannot read it.",
+    ),
+]
+PLAIN_SECRETS = (
+    "the record has Secrets of Kubernetes in plain text, as the API server stores them: all "
+    "readers of the record can read them. To record only digests, record into a new place with "
+    "--redact /registry/secrets/ --redact-key FILE"
+)
 
 
 @takes("observe", "raw")
@@ -49,6 +71,8 @@ def record(
         bool,
         option("--forget", "Record nothing: let compaction no longer wait for this recording."),
     ] = False,
+    redact: RedactOption = None,
+    redact_key: RedactKeyOption = None,
     quiet: Annotated[bool, option("--quiet -q", "Print no progress.")] = False,
     metrics: MetricsOption = None,
 ) -> None:
@@ -63,7 +87,7 @@ def record(
         raise CommandError("record needs --into FOLDER, s3://BUCKET/PATH, lmdb:PATH or etcd://...")
     settings: dict[str, Any] = {"every": every, "flush": flush, "keep": keep}
     settings |= {"observe": options.observed, "exclude": options.exclude or ()}
-    settings |= {"name": options.store_name}
+    settings |= {"name": options.store_name, "redact": redact or (), "redact_key": redact_key}
     settings |= {} if into_name is None else {"into_name": into_name}
     with ExitStack() as stack:
         # these two end by themselves: a signal interrupts them
@@ -94,13 +118,16 @@ class RecorderProgress:
 
     def __init__(self, output: Output, shown: Callable[[str], None], quiet: bool) -> None:
         self._output, self._shown, self._quiet = output, shown, quiet
-        self._state, self._gaps = "starting", 0
+        self._state, self._gaps, self._warned = "starting", 0, False
 
     def __call__(self, status: RecordStatus) -> None:
         """Show a status."""
         for gap in status.gaps[self._gaps :]:
             report(f"snapkv: {gap}")
         self._gaps = len(status.gaps)
+        if status.has_secrets and not self._warned:
+            self._warned = True
+            report_warning(PLAIN_SECRETS)
         changed, self._state = status.state != self._state, status.state
         if changed:
             self._report_state(status)
@@ -148,5 +175,6 @@ def status_json(status: RecordStatus) -> Json:
         "lag_s": round(status.lag_s(SystemClock().now_ms()), 3),
         "bytes": status.bytes,
         "gaps": list(status.gaps),
+        "has_secrets": status.has_secrets,
         "error": None if status.error is None else message_of(status.error),
     }

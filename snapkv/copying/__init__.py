@@ -35,8 +35,10 @@ def record(url: str, *, into: str, report: Report | None = None, **options: Any)
     other programs write nothing; `flush` ("60s") and `flush_bytes` (64 MiB), after which an archive
     gets files; `keep` ("90d"), before which history is dropped (all by default); `storage`, options
     of an archive's object store; `options` and `into_options`, dicts of `open`'s options for the
-    source and the target; `clock`; `hooks`, whose `on_record` is called as `report` is: that gets a
-    `RecordStatus` each second, and when its state changes. No round trip before the recorder runs.
+    source and the target; `redact`, prefixes of observed keys whose values are recorded as digests,
+    and `redact_key`, the file with the digests' key, which is made if it does not exist; `clock`;
+    `hooks`, whose `on_record` is called as `report` is: that gets a `RecordStatus` each second, and
+    when its state changes. No round trip before the recorder runs.
 
     >>> import snapkv
     >>> with snapkv.open("memory:plans") as store:

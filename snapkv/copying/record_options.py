@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from snapkv.base.arguments import check_int, check_text
+from snapkv.base.arguments import check_int, check_text, wrong_type
 from snapkv.base.clocks import Clock
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import InvalidOptionError, SnapKVError
@@ -41,6 +41,8 @@ class RecordOptions:
     options: Mapping[str, Any] = field(default_factory=dict)
     into_options: Mapping[str, Any] = field(default_factory=dict)
     hooks: Hooks | Iterable[Hooks] | None = None
+    redact: Sequence[str] = ()
+    redact_key: str | None = None
 
     def __post_init__(self) -> None:
         check_text("url", self.url)
@@ -60,10 +62,25 @@ class RecordOptions:
         same = self.into == self.url and self.name == self.into_name
         if same and self.observe is None:  # of a prefix, `open_recording` decides
             raise InvalidOptionError(f"into={self.into!r} is the source itself: name another place")
+        self._check_redaction()
         if self.storage is not None and self.is_store:
             raise InvalidOptionError(
                 f"storage= has options of an object store, and into={self.into!r} is a store: "
                 "use into_options="
+            )
+
+    def _check_redaction(self) -> None:
+        if isinstance(self.redact, str):
+            raise wrong_type("redact", "a list of prefixes", self.redact)
+        if self.redact and self.observe is None:
+            raise InvalidOptionError(
+                "redact= is for keys of other programs, and a store is recorded: give observe=, or "
+                "leave redact= out"
+            )
+        if bool(self.redact) != (self.redact_key is not None):
+            raise InvalidOptionError(
+                "redact= and redact_key= belong together: give prefixes, and a file for the key of "
+                "the digests that the record gets; readers of the record must not have that file"
             )
 
     @property
@@ -128,6 +145,8 @@ class RecordStatus:
     bytes: int = 0
     gaps: list[str] = field(default_factory=list)
     error: SnapKVError | None = None
+    has_secrets: bool = False
+    """Whether it has recorded a Secret of Kubernetes in plain text."""
 
     def lag_s(self, now_ms: int) -> float:
         """Return how old the newest commit is that is not durable yet; 0.0 if all are."""

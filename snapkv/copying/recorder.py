@@ -16,6 +16,7 @@ from snapkv.clock import HybridClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
 from snapkv.copying.record_options import RecordOptions, RecordStatus, Report
+from snapkv.copying.recorded_values import RecordedValues, digest_key
 from snapkv.copying.sources import (
     PrefixSource,
     Recorded,
@@ -266,11 +267,16 @@ class Recording:
         self._flush_at = monotonic() + self._flush_s
         self._target.flush()
         self._status.note_recorded(self._last)
+        self._note_secrets()
         self._move_watermark()
         if self._overtaken:
             self._follower.close()
             self._last, self._follower = self._resume()
             self._overtaken = False
+
+    def _note_secrets(self) -> None:
+        if isinstance(self._source, PrefixSource):
+            self._status.has_secrets = self._source.values.has_secrets
 
     def _move_watermark(self) -> None:
         if not isinstance(self._source, StoreSource) or self._source.is_archive:
@@ -304,6 +310,7 @@ class Recording:
                     raise
         self._status.note_seen(mark)
         self._status.note_recorded(mark)
+        self._note_secrets()
         self._move_watermark()
         return mark, follower
 
@@ -387,6 +394,9 @@ def open_recording(
         name = options.name if known is None else known.name
         assert options.observed is not None, "it was opened for that"
         source = PrefixSource(read, options.observed, name, clock, known)
+        if options.redact and options.redact_key is not None:
+            prefixes = [prefix.encode() for prefix in options.redact]
+            source.values = RecordedValues(prefixes, digest_key(options.redact_key))
         if isinstance(target, StoreTarget):
             source.echo_ends, source.is_echo = target.echo_ends, target.is_echo
         recorded = source

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from snapkv.base.text import shortened_text
 from snapkv.base.waiting import check_in_time, monotonic
 from snapkv.clock import HybridClock
+from snapkv.copying.recorded_values import RecordedValues
 from snapkv.engine.contract import Engine, KeyEvent, KeyValue, WatchBatch, Watcher
 from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import (
@@ -221,6 +222,7 @@ class PrefixSource:
         self.moved: str | None = None
         self.echo_ends: tuple[bytes, ...] = ()
         self.is_echo: Callable[[bytes], bool] = lambda value: False
+        self.values = RecordedValues()
         self._first_nonce = int.from_bytes(os.urandom(8), "big")
         self._range = observed.hull or FIRST_KEY, prefix_end(observed.hull)
         self._newest: KeyEvent | None = None  # change that is known, as it is recorded
@@ -316,7 +318,11 @@ class PrefixSource:
     def _is_recorded(self, found: KeyValue) -> bool:
         assert self._newest is not None
         known, found = self._newest.kv, self.as_stored(found)
-        return (found.mod_revision, found.value) == (known.mod_revision, known.value)
+        if found.mod_revision != known.mod_revision:
+            return False
+        return found.value == known.value or not self.values.are_comparable(
+            found.value, known.value
+        )
 
     def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
         """Yield the keys below the prefix in pages: first text, then what is in a space.
@@ -385,12 +391,16 @@ class PrefixSource:
                 )
 
     def as_stored(self, kv: KeyValue) -> KeyValue:
-        """Return a version of a foreign key as a store would have it: text, or in a space."""
+        """Return a version of a foreign key as a store would have it: text, or in a space.
+
+        Its value may be redacted.
+        """
+        keys, value = self.layout.data, self.values.of(kv.key, kv.value)
         try:
             kv.key.decode()
         except UnicodeDecodeError:
-            return kv._replace(key=self.layout.space(OTHER_KEYS).prefix + kv.key, lease=0)
-        return kv._replace(key=self.layout.data.prefix + kv.key, lease=0)
+            keys = self.layout.space(OTHER_KEYS)
+        return kv._replace(key=keys.prefix + kv.key, value=value, lease=0)
 
     def _as_observed(self, stored: bytes) -> bytes:
         space = self.layout.space(OTHER_KEYS).prefix

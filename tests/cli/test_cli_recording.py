@@ -325,6 +325,29 @@ def test_keys_of_other_programs(etcd_cli: Cli, etcd: EtcdServer) -> None:
     assert cli.ok("ls", *copy).lines == ["/registry/pods/web-0"]
 
 
+def test_secrets_in_plain_text_are_said_once_and_redaction_keeps_digests(
+    etcd_cli: Cli, etcd: EtcdServer
+) -> None:
+    cli, name = etcd_cli, b"/registry/secrets/shop/db"
+    observed = ("record", "--observe", "/registry/", "--once", "--into")
+    redaction = ("--redact", "/registry/secrets/", "--redact-key", "key")
+    for password in (b"hunter2", b"hunter3"):
+        etcd.gateway.put(name, b"k8s\0\n\x0c\n\x02v1\x12\x06Secret" + password)
+        warned = cli.ok(*observed, "lmdb:./plain").err
+        assert warned.count("\n") == 1
+        assert "the record has Secrets of Kubernetes in plain text" in warned
+        assert "--redact /registry/secrets/ --redact-key FILE" in warned
+        assert cli.ok(*observed, "lmdb:./redacted", *redaction).err == ""
+    copy = ("--store", "lmdb:./redacted")
+    (row,) = cli.ok("ls", "--long", *copy).lines
+    assert "hmac-sha256:" in row
+    newer, older = (
+        json.loads(r["value"]) for r in cli.ok("history", name.decode(), "--json", *copy).json
+    )
+    assert newer["redacted"] != older["redacted"]
+    assert newer["bytes"] == older["bytes"] == 25  # of the object, not of its password
+
+
 def test_commands_read_keys_that_are_too_long_for_the_record(cli: Cli) -> None:
     name = "/registry/configmaps/default/" + "n" * 500
     with snapkv.open("memory:long", writer="ann@laptop") as source:
