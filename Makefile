@@ -23,7 +23,7 @@ PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/r
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour tour-spark tour-all java-found test test-fast test-all test-etcd lint docs soak soak-kubernetes release-check bench clean
+.PHONY: help tour tour-spark tour-all java-found test test-fast test-all test-etcd lint docs soak release-check bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it"
 	@echo "make tour-spark  make tour-all, and Spark's answers: downloads PySpark (450 MB), needs Java 17"

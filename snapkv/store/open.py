@@ -41,7 +41,6 @@ from snapkv.errors import (
 )
 from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
 from snapkv.layout import (
-    CREATION_ORDINAL,
     FormatRecord,
     Layout,
     RawKeyspace,
@@ -326,7 +325,7 @@ def open_reader(
         if (report := getattr(engine, "report_failovers", None)) is not None:
             report(reader.failed_over)
         if isinstance(reader, StoreWriter):
-            reader.may_be_record = stamp.source is not None or ts.version == CREATION_ORDINAL
+            reader.may_be_record = stamp.source is not None
             reader.warn_if_ahead()
         on_error.pop_all()
     return reader

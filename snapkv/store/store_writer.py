@@ -130,7 +130,7 @@ class StoreWriter(Reader):
     made_committer: Committer | None = None
     """The committer; None before the first commit."""
     may_be_record: bool = False
-    """Whether its newest commit was recorded, or it had none, when it was opened."""
+    """Whether its newest commit was recorded when it was opened."""
     force_fork: bool = False
 
     @property
