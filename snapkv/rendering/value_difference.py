@@ -254,8 +254,10 @@ index_before=None),)
     """
     ignored = NO_PATTERNS
     if ignore:
-        objects = all(is_kubernetes(side.data) for side in (before, after) if side is not None)
-        ignored = Patterns.parse(ignore, kubernetes=objects)
+        old = before is None or is_kubernetes(before.data)
+        objects = old and (after is None or is_kubernetes(after.data))
+        if objects or tuple(ignore) != (AUTO,):
+            ignored = Patterns.parse(ignore, kubernetes=objects)
     if before is None or after is None:
         return _one_side(before, after, ignored)
     forms = {before.form, after.form}

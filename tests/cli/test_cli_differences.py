@@ -238,7 +238,10 @@ def test_values_are_read_as_is_said(cli: Cli, then: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--as", "jsn"], "--as takes json, yaml, text, msgpack, kubernetes, hex, not 'jsn'"),
+        (
+            ["--as", "jsn"],
+            "--as takes json, yaml, text, msgpack, kubernetes, encrypted, hex, not 'jsn'",
+        ),
         (["--decoder", "absent-program x"], "the program 'absent-program' was not found"),
         (["--decoder", "./meta"], "the program './meta' is not a file that can be executed"),
         (["--decoder", "'"], 'decoder command "\'": No closing quotation'),

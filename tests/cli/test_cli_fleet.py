@@ -350,7 +350,9 @@ def test_structured_differences_are_those_of_diff(sites: Sites) -> None:
     assert [lines[0].removeprefix("eu  "), *lines[1:]] == alone
     answer = cli.ok("fleet", "diff", at(11), "--ignore", "serial", "--ignore", "a")
     assert answer.lines == []
-    assert said(answer.err) == ["snapkv: 1 key left out: only ignored paths differ"]
+    assert said(answer.err) == [
+        "snapkv: 1 key with only ignored paths was left out: --ignore none shows it"
+    ]
 
 
 def test_members_that_came_and_went_removed_nothing(sites: Sites) -> None:

@@ -11,7 +11,7 @@ from store.engines import write_raw
 
 import snapkv
 from snapkv import SnapshotKV
-from snapkv.engine.contract import Delete, Put
+from snapkv.engine.contract import Put
 from snapkv.errors import ArchiveError, ReadOnlyError
 
 from .targets import target_url
@@ -110,23 +110,6 @@ def test_a_forked_record_is_a_store(
             assert store.load("/registry/a") == value
     with pytest.raises(ArchiveError, match="its history is its own now"):
         again()
-
-
-@pytest.mark.parametrize("place", ["memory"], indirect=True)
-def test_a_record_that_began_after_it_was_opened(
-    place: Any, engine: Any, clock: Any, into: str
-) -> None:
-    with snapkv.open(into, clock=clock) as record:
-        recorder = snapkv.record(
-            place.url, into=into, observe="/registry/", clock=clock, options=place.kind.options
-        )
-        write_raw(engine, Put(R + b"a", b"1"))
-        recorder.catch_up()
-        with pytest.raises(ReadOnlyError):
-            record.save("a", b"1")
-        write_raw(engine, Delete(R + b"a"))
-        recorder.catch_up()
-        assert dict(record.at().items()) == {}
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
