@@ -166,7 +166,7 @@ def test_a_watch_leaves_a_member_out_and_catches_up(
             process.send_signal(signal.SIGTERM)
             assert process.wait(PROCESS_TIMEOUT_S) == 0
     # c came late, or, if us was as far as eu before it was written, in its place
-    assert {item["late"] for item in items if "late" in item} == {"us"}
+    assert {item["late"] for item in items if "late" in item} <= {"us"}
     stamps = [int(item["timestamp"]) for item in items if "late" not in item]
     assert stamps == sorted(set(stamps))
     assert stamps[0] > alone
