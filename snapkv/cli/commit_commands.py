@@ -149,7 +149,11 @@ def log(
     after, up_to = moment(which.since_, "since"), moment(which.until)
     with options.long_output() as out, options.readable() as kv:
         span = settled_range(kv, which.since_, after, up_to)
-        found = logged(kv, *span, keys=keys or (), ignores=renderer.ignored_paths, **read)
+        names = renderer.name_keys(kv, raw=options.raw)
+        if which.prefix is not None:
+            read["prefix"] = names.key(which.prefix)
+        wanted = [names.key(key) for key in keys or ()]
+        found = logged(kv, *span, keys=wanted, ignores=renderer.ignored_paths, **read)
         only = None if audit is None else partial(_only_key, kv)
         write_log(out, renderer, found, which, partial(differences_of, kv), only)
 
@@ -287,6 +291,7 @@ def show(
     """
     when, renderer = moment(time), Renderer(rendering, audit=options.audit_log())
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
+        prefix = renderer.name_keys(kv, raw=options.raw).key(prefix)
         start, end = kv.keyspace.range_of(prefix or kv.keyspace.default_prefix)
         when = settled(kv, when)
         paths = renderer.ignored_paths

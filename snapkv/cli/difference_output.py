@@ -29,6 +29,7 @@ from snapkv.cli.store_options import grouped
 from snapkv.cli.terminal import Part, report, report_warning, write_line
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Commit, Difference, Version
+from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import (
     KINDS,
     Decoded,
@@ -50,6 +51,7 @@ from snapkv.rendering.audit_log import AuditEvent, AuditLog, Who
 from snapkv.rendering.decoder import COMMAND_S_MAX
 from snapkv.rendering.ignored_paths import IgnoredPaths, effective, left_out
 from snapkv.rendering.kubernetes import STARTS
+from snapkv.rendering.kubernetes_names import KeyNames
 from snapkv.rendering.managed_fields import writers_of
 from snapkv.rendering.text_lines import LINES_MAX, Line, View
 from snapkv.rendering.value_difference import UNSHOWN
@@ -201,7 +203,7 @@ class Renderer:
         self.rendering, self._brief = rendering, brief and not rendering.asked
         self.counts, self._view = dict.fromkeys(SIGNS, 0), rendering.view
         self.ignored = self.commits_ignored = 0
-        self._redaction = Redaction(rendering.redacted)
+        self._redaction, self.names = Redaction(rendering.redacted), KeyNames()
         self.ignore = () if whole else effective(rendering.ignore)
         read = partial(self._read, whys=[]) if rendering.decodes else decode
         self.ignored_paths = IgnoredPaths(self.ignore, read, self._redaction)
@@ -217,6 +219,20 @@ class Renderer:
                 if os.path.exists(program) and "/" in program:
                     why = "is not a file that can be executed: correct it"
                 raise CommandError(f"--decoder: the program {program!r} {why}")
+
+    def name_keys(self, kv: KeyspaceReads[str], *, raw: bool = False) -> KeyNames:
+        """Take names of keys that an API server wrote, for --redact, too; show them unless `raw`.
+
+        One round trip, once for each store.
+        """
+        names = KeyNames.of(kv.reader.foreign_prefix(kv.keyspace))
+        self._redaction.prefixes += tuple(map(names.key, self.rendering.redacted))
+        self.names = KeyNames() if raw else names
+        return names
+
+    def shown_key(self, key: str) -> str:
+        """Return a key as people read it: its name, if it has one."""
+        return key_text(key if self.names.root is None else self.names.name(key))
 
     def from_zero(self) -> Renderer:
         """Return one that counts from zero, with the same decoder."""
@@ -387,9 +403,9 @@ class Renderer:
         return {"key": key_json(key), **shown}
 
     def _columns(self, key: str, change: str, compared: ValueDifference) -> tuple[Part | None, ...]:
-        sign, name = (SIGNS[change], STYLES[change]), (key_text(key), STYLES[change])
+        sign, name = (SIGNS[change], STYLES[change]), (self.shown_key(key), STYLES[change])
         if self.rendering.name_only:
-            return (key_text(key),)
+            return (self.shown_key(key),)
         if self.rendering.stat:
             *numbers, unit = compared.stat
             return (sign, name, *map(str, numbers), f"{unit}s")
@@ -400,8 +416,8 @@ class Renderer:
     ) -> list[list[Part]]:
         rendering, style = self.rendering, STYLES[change]
         if rendering.name_only:
-            return [[key_text(key)]]
-        head = f"{SIGNS[change]} {key_text(key)}"
+            return [[self.shown_key(key)]]
+        head = f"{SIGNS[change]} {self.shown_key(key)}"
         note: list[list[Part]] = [[(f"  ({why})", "dim")]] if why and not self._brief else []
         if rendering.stat:
             return [[(head, style), f"  {compared.stat}"], *note]

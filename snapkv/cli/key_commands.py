@@ -74,7 +74,7 @@ def get(
     """
     when, renderer, out = moment(at), Renderer(rendering), options.output
     with options.readable(ring_slots=ONE_SLOT) as kv:
-        when = settled(kv, when)
+        when, key = settled(kv, when), renderer.name_keys(kv).key(key)
         view, name = with_long_keys(kv, key)
         try:
             if out.format == "text":
@@ -122,7 +122,7 @@ def write_value(value: bytes, renderer: Renderer) -> None:
 LongOption = Annotated[bool, option("-l --long", "With revision, size and value.")]
 
 
-@takes("observe", "archive", "timeout", "no_pager")
+@takes("observe", "archive", "timeout", "no_pager", "raw")
 @renders("redact", "kind", "decoder")
 def ls(
     options: StoreOptions,
@@ -134,9 +134,9 @@ def ls(
     """List keys, now or at a time, in order."""
     when, renderer = moment(at), Renderer(rendering)
     with options.long_output() as out, options.readable(ring_slots=ONE_SLOT) as kv:
-        write_keys(
-            out, renderer, kv.at(settled(kv, when)), prefix, long, _recorded(kv) if long else None
-        )
+        prefix = renderer.name_keys(kv, raw=options.raw).key(prefix)
+        recorded = _recorded(kv) if long else None
+        write_keys(out, renderer, kv.at(settled(kv, when)), prefix, long, recorded)
 
 
 Name = str | tuple[str, str]
@@ -161,7 +161,7 @@ def write_keys(
     out.headed(*(("REVISION", "SIZE", "KEY", "VALUE") if long else ("KEY",)))
     if not long:
         for key in map(out.key_of, shown.keys(prefix or None)):
-            out.record({"key": key_json(key)}, key_text(key))
+            out.record({"key": key_json(key)}, renderer.shown_key(key))
         return
     width = 0 if out.format == "table" else NUMBER_WIDTH
     for name, entry, source in _with_sources(shown.entries(prefix or None), recorded):
@@ -173,7 +173,7 @@ def write_keys(
             fields,
             (f"{revision_text(entry.revision, source):>{width}}", "cyan"),
             f"{len(entry.value):>{width}}",
-            key_text(key),
+            renderer.shown_key(key),
             renderer.preview(key, entry.value),
         )
 
@@ -211,6 +211,7 @@ def history(
     renderer = Renderer(rendering, audit=options.audit_log([key]))
     with options.long_output() as out, options.readable() as kv:
         within = _is_between(kv, *settled_range(kv, since_, after, before_end))
+        key = renderer.name_keys(kv).key(key)
         view, name = with_long_keys(kv, key)
         found = (("", version) for version in view.history(name))
         write_versions(out, renderer, key, found, within, count, oldest_first)
@@ -286,12 +287,16 @@ def _version_record(
 # --- differences and origins ---
 
 
+def _redacted(key: str) -> CommandError:
+    return CommandError(f"the values of {key_text(key)} are redacted: blame would show them")
+
+
 BeforeArgument = Annotated[str, argument("TIME", "The time before.")]
 AfterArgument = Annotated[str, argument("TIME", "The time after; else now.")]
 ExitCodeOption = Annotated[bool, option("--exit-code", "End with 1 when there are differences.")]
 
 
-@takes("observe", "archive", "timeout", "no_pager")
+@takes("observe", "archive", "timeout", "no_pager", "raw")
 @renders()
 def diff(
     options: StoreOptions,
@@ -307,12 +312,14 @@ def diff(
     a longer text its lines. -o json has the whole values.
     """
     before, after, renderer = moment(a), moment(b), Renderer(rendering)
-    longer = LongerNames(prefix) if prefix else None
+    longer: LongerNames | None = None
     with (
         options.long_output(*renderer.headings) as out,
         options.readable(ring_slots=ONE_SLOT) as kv,
     ):
         before, after = settled(kv, before), settled(kv, after)
+        prefix = renderer.name_keys(kv, raw=options.raw).key(prefix)
+        longer = LongerNames(prefix) if prefix else None
         found = kv.diff(before, after, prefix or None)
         renderer.write(out, _seen(found, longer) if longer is not None else found)
         renderer.finish(out)
@@ -341,11 +348,13 @@ def blame(
     """
     when, renderer = moment(at), Renderer(rendering, audit=options.audit_log([key]))
     if renderer.covers(key):
-        raise CommandError(f"the values of {key_text(key)} are redacted: blame would show them")
+        raise _redacted(key)
     headings = ("TIME", "REVISION", "WRITER", "PLACE", "VALUE")
     with options.long_output(*headings) as out:
         with options.readable() as kv:
-            when = settled(kv, when)
+            when, key = settled(kv, when), renderer.name_keys(kv).key(key)
+            if renderer.covers(key):
+                raise _redacted(key)
             until = None if when is None else kv.timestamp_of(when)
             view, name = with_long_keys(kv, key)
             versions: Iterable[Version] = view.history(name)

@@ -37,7 +37,7 @@ def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None
 
     A revision of the source of a record (`rv:4`) becomes the revision of its commit.
     """
-    if (revision := store.reader.revision_of(when)) is None:
+    if not isinstance(when, str) or (revision := store.reader.revision_of(when)) is None:
         return when
     if isinstance(store, Observed):
         if place := _among_ticks(store.reader.timeline, revision):

@@ -58,7 +58,11 @@ OutputOption = Annotated[
 ]
 NoPagerOption = Annotated[bool, option("--no-pager", "Use no pager on a terminal.")]
 RawOption = Annotated[
-    bool, option("--raw", "Show times as timestamps, which name one commit exactly.")
+    bool,
+    option(
+        "--raw",
+        "Show times as timestamps, which name one commit exactly, and keys as they are stored.",
+    ),
 ]
 AtOption = Annotated[
     str | None, option("--at TIME", "The moment to read: 14:05, yesterday, 1h ago.")

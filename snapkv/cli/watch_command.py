@@ -12,7 +12,7 @@ from typing import Annotated
 from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
-from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
+from snapkv.cli.formats import Json, change_json, commit_json, written_change_json
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.store_options import (
     CountOption,
@@ -59,7 +59,11 @@ def watch(
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
     with (
         options.readable() as kv,
-        kv.watch(prefix or None, settled(kv, after), timeout=seconds(timeout)) as changes,
+        kv.watch(
+            renderer.name_keys(kv, raw=options.raw).key(prefix) or None,
+            settled(kv, after),
+            timeout=seconds(timeout),
+        ) as changes,
     ):
         before_of = partial(_values_before, kv)
         shown = filter(None, (without_ignored(renderer, each, before_of) for each in changes))
@@ -175,7 +179,6 @@ def _write_commit(
     for change in changes:
         sign, style = ("-", "red") if change.value is None else ("=", "green")
         value = "" if change.value is None else renderer.preview(change.key, change.value)
-        line = f"  {sign} {key_text(change.key)}  {value}".rstrip()
-        out.record(
-            {}, *in_front, (sign, style), key_text(change.key), value, lines=[[(line, style)]]
-        )
+        key = renderer.shown_key(change.key)
+        line = f"  {sign} {key}  {value}".rstrip()
+        out.record({}, *in_front, (sign, style), key, value, lines=[[(line, style)]])

@@ -23,7 +23,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.hooks import FailoverEvent, Notifier, WatchEvent
-from snapkv.layout import CREATION_ORDINAL, FormatRecord, Layout, SourceId
+from snapkv.layout import CREATION_ORDINAL, FormatRecord, Keyspace, Layout, SourceId
 from snapkv.model import Changes
 from snapkv.reading.lookup_meter import Meter
 from snapkv.reading.snapshot import StateReads
@@ -170,6 +170,16 @@ class Reader:
             found[1].source_revision if found and found[0].revision == each else None
             for each, found in zip(revisions, stamps, strict=True)
         ]
+
+    def foreign_prefix(self, space: Keyspace) -> bytes | None:
+        """Return below which prefix other programs wrote the keys of a space; None: none did.
+
+        One round trip, once.
+        """
+        if not self.policy.at_head:
+            return space.prefix
+        recorded = None if self.recorded is None else self.recorded.observed
+        return None if recorded is None else recorded.hull
 
     @property
     def _is_archive_of_prefix(self) -> bool:

@@ -50,9 +50,10 @@ class IgnoredPaths:
     def __init__(
         self, ignore: Sequence[str], read: Read = decode, redaction: Redaction | None = None
     ) -> None:
-        Patterns.parse(ignore)
         self._ignore, self._read, self._redaction = ignore, read, redaction
         self._of_all = bool(set(ignore) - {AUTO})
+        if self._of_all:
+            Patterns.parse(ignore)  # raises before anything is read
         self._has_preset = not {AUTO, "kubernetes"}.isdisjoint(ignore)
 
     def shows(self, key: str) -> bool:

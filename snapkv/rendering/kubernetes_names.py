@@ -7,8 +7,12 @@ for custom resources. Where a resource has another folder in etcd, `FOLDERS` say
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 ROOT = "/registry/"
 """Below this prefix an API server keeps its objects, unless its `--etcd-prefix` is another one."""
+ROOTS = (ROOT, "/kubernetes.io/", "/openshift.io/")
+"""The prefixes that are known to be of API servers: of Kubernetes, and of OpenShift's two."""
 FOLDERS = {
     "apiservices": "apiregistration.k8s.io/apiservices",
     "customresourcedefinitions": "apiextensions.k8s.io/customresourcedefinitions",
@@ -95,3 +99,32 @@ def key_of(name: str, root: str = ROOT) -> str:
     if not group or group in BUILT_IN_GROUPS:
         return f"{root}{FOLDERS.get(plural, plural)}{slash}{rest}"
     return f"{root}{group}/{plural}{slash}{rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNames:
+    """The names of keys below a prefix, if an API server wrote them; other keys are their names.
+
+    >>> names = KeyNames.of("/registry/")
+    >>> names.name("/registry/minions/n1"), names.key("nodes/n1"), names.key("/registry/minions/n1")
+    ('nodes/n1', '/registry/minions/n1', '/registry/minions/n1')
+    >>> KeyNames.of("/app/").name("/app/minions/n1"), KeyNames.of(None).key("nodes/n1")
+    ('/app/minions/n1', 'nodes/n1')
+    """
+
+    root: str | None = None
+
+    @classmethod
+    def of(cls, prefix: str | bytes | None) -> KeyNames:
+        """Return the names of keys below an observed or recorded prefix; None: below no such."""
+        text = prefix.decode(errors="surrogateescape") if isinstance(prefix, bytes) else prefix
+        whole = f"{text}/"
+        return cls(text and next((root for root in ROOTS if whole.startswith(root)), None))
+
+    def name(self, key: str) -> str:
+        """Return the name of a key, or of a prefix."""
+        return key if self.root is None else name_of(key, self.root) or key
+
+    def key(self, name: str) -> str:
+        """Return the key of a name, or the prefix of the beginning of one; a key stays as it is."""
+        return name if self.root is None or not name else key_of(name, self.root)

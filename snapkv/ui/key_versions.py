@@ -70,10 +70,11 @@ def loud_versions_back(
             elif newer is not None:
                 shown.append(newer)
             newer = each
-        if found.following is None or budget.over or len(shown) >= limit:
+        left = limit - len(shown) - (newer is not None)
+        if found.following is None or budget.over or left <= 0:
             break
         older: When = f"rev:{found.following}"
-        found = versions_back(source, key, older, limit=limit, budget=budget)
+        found = versions_back(source, key, older, limit=left, budget=budget)
     if newer is not None:  # what was before it is not known
         shown.append(newer)
     return replace(found, versions=shown), left_out

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 
 from snapkv.base.waiting import monotonic
 from snapkv.errors import CompactedError
@@ -14,6 +15,7 @@ from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
+from snapkv.rendering.kubernetes_names import KeyNames
 from snapkv.store.open import Keys
 from snapkv.store.recorder_watermarks import watermarks
 from snapkv.store.store import SnapshotKV
@@ -133,6 +135,11 @@ class Source:
         return self.redaction.covers(key)
 
     # --- keys ---
+
+    @cached_property
+    def names(self) -> KeyNames:
+        """The names of keys that an API server wrote. One round trip, once."""
+        return KeyNames.of(self.reader.foreign_prefix(self._space))
 
     def encode(self, key: str) -> bytes:
         """Return a key as it is stored."""

@@ -27,6 +27,8 @@ from snapkv.ui.restore_preview import Restores
 from snapkv.ui.time_bar import ALL, BUCKETS_MAX, Bar, bar, span_of
 from snapkv.ui.url_state import TIMES, State
 
+OF_KEYS = ("prefix", "key")
+"""The fields of a URL that have a key, or the beginning of keys."""
 CRUMBS_MAX = 20
 """The most parts of a prefix that a page links to."""
 BUDGET_S = 0.1
@@ -135,6 +137,10 @@ class PageRequest:
         more = 20.0 if self.state["look"] == "longer" else 1.0
         return Budget(self.site.budget_s * parts * more)
 
+    def shown_key(self, key: str) -> str:
+        """Return a key as people read it."""
+        return key
+
     @cached_property
     def rendering(self) -> Rendering:
         """How values are shown."""
@@ -149,6 +155,13 @@ class Context(PageRequest):
     """A request of a page, and what its URL names."""
 
     site: Site
+
+    def __post_init__(self) -> None:
+        """Take names of keys in the URL, as people say them."""
+        named = {name: self.state[name] for name in OF_KEYS if self.state[name]}
+        keys = {name: self.source.names.key(text) for name, text in named.items()}
+        if keys != named:
+            self.state = replace(self.state, fields={**self.state.fields, **keys})
 
     @property
     def source(self) -> Source:
@@ -184,6 +197,10 @@ class Context(PageRequest):
         revision = of.source_revision or (None if key is None else of.revision)
         at_ms = None if timestamp is None else physical_ms(timestamp)
         return self.audit.find(key, revision, at_ms, removed=removed)
+
+    def shown_key(self, key: str) -> str:
+        """Return a key as people read it: its name, if it is of an object of Kubernetes."""
+        return self.source.names.name(key)
 
     # --- the moment and the range ---
 

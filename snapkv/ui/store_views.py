@@ -324,7 +324,7 @@ def key(c: Context) -> Page:
         words = ["diff", data.before, data.after, "--prefix", name]
     too_large = (data.size or 0) > rendered_values.BLAMED_BYTES_MAX
     more = {"tab": show, "way": way_of(c), "too_large": too_large}
-    return Page("key.html", name, data, more, c.source.command(*words))
+    return Page("key.html", c.shown_key(name), data, more, c.source.command(*words))
 
 
 def _version_rows(c: Context, key: str, found: list[Version]) -> Iterator[VersionRow]:

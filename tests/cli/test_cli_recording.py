@@ -322,7 +322,7 @@ def test_keys_of_other_programs(etcd_cli: Cli, etcd: EtcdServer) -> None:
         assert process.wait(PROCESS_TIMEOUT_S) == 0
     changes = cli.ok("history", "/registry/pods/web-0", "--json", *copy).json
     assert [change["value"] for change in changes] == ["running", "starting"]
-    assert cli.ok("ls", *copy).lines == ["/registry/pods/web-0"]
+    assert cli.ok("ls", *copy).lines == ["pods/web-0"]
 
 
 def test_secrets_in_plain_text_are_said_once_and_redaction_keeps_digests(

@@ -32,7 +32,7 @@ def test_the_example_finds_what_broke_the_deployment_on_etcd():
     assert "image nginx:1.27.2 -> nginx:1.72.3: that tag does not exist" in shown
     terminal, page = shown.split("4. The same on the page")
     for name in ("deployments/shop/web", "pods/shop/web-5f6c8-c3", "configmaps/shop/web"):
-        assert f"/registry/{name}" in terminal
+        assert f" {name}" in terminal
         assert f"/registry/{name}" in page
     assert "- /registry/pods/shop/web-7d4b9-b2" in page
     assert "the write before it: /registry/configmaps/shop/web" in page

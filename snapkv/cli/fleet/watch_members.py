@@ -181,11 +181,11 @@ class _Shows:
         if not self._out.structured:
             for name, changes in kept.items():
                 self._write(name, name, changes)
-        elif kept:
+        elif kept or not shown:
             members = [self._json(name, changes) for name, changes in kept.items()]
             fields = {**time_json(found.timestamp), "members": members}
             self._out.record({**fields, "missing": list(found.missing)})
-        return bool(kept)
+        return bool(kept or not shown)
 
     def _late(self, found: Late) -> bool:
         shown = [self._shown(found.member, changes) for changes in found.changes]
@@ -193,14 +193,14 @@ class _Shows:
         if not self._out.structured:
             for changes in kept:
                 self._write(found.member, f"{found.member} (late)", changes)
-        elif kept:
+        elif kept or not shown:
             span = {"since": time_json(found.since), "until": time_json(found.until)}
             commits = [
                 {**time_json(changes.commit.ts), **self._json(found.member, changes)}
                 for changes in kept
             ]
             self._out.record({"late": found.member, **span, "commits": commits})
-        return bool(kept)
+        return bool(kept or not shown)
 
     def _shown(self, name: str, found: Changes[str]) -> Changes[str] | None:
         return without_ignored(self._renderer, found, partial(self._before, name))
