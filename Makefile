@@ -7,7 +7,7 @@ RELEASE_ARGS ?=
 # Clones for make tour-all, and its options: TOUR_ARGS="./service --embedded"
 TOUR_ARGS ?=
 # Each a path of its own, with its etcdctl and etcdutl beside it: make test-etcd ETCDS="~/3.6/etcd ~/3.7/etcd"
-ETCDS ?= $(shell command -v etcd etcd-3.5 etcd-3.6 etcd-3.7)
+ETCDS ?= $(shell command -v etcd etcd-3.5 etcd-3.6 etcd-3.7) $(wildcard build/kubernetes/etcd)
 # Many tests wait for leases, deadlines and servers: on two cores five take 8:40 minutes, four 9:20.
 JOBS ?= 5
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
