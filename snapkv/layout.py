@@ -68,6 +68,7 @@ class StampRecord:
     how far the timestamp is ahead of its writer's clock, if at least a millisecond (`Pace`). What
     was recorded from another engine has its `source`: the revision there, and the commit's ordinal.
     `began` is the first revision of a recorded commit's writes, if that is not its own (0).
+    `positions` are how far each part of its source is recorded, if that has several.
     """
 
     timestamp: int
@@ -79,6 +80,7 @@ class StampRecord:
     source: tuple[int, int] | None = None
     meta: Meta | None = None
     began: int = 0
+    positions: Mapping[str, int] | None = None
 
     @property
     def says_nothing(self) -> bool:
@@ -99,7 +101,7 @@ class StampRecord:
         return None if self.meta is None else self.meta.to_json()
 
     def encode(self) -> bytes:
-        """Return be64(timestamp) and a msgpack map of the short names n, w, m, d, f, a, s, b."""
+        """Return be64(timestamp) and a msgpack map of the short names n, w, m, d, f, a, s, b, p."""
         fields: dict[str, Any] = {"n": self.nonce, "w": self.writer}
         if self.note is not None:
             fields["m"] = self.note
@@ -113,6 +115,8 @@ class StampRecord:
             fields["s"] = self.source
         if self.began:
             fields["b"] = self.began
+        if self.positions is not None:
+            fields["p"] = self.positions
         packed: bytes = msgpack.Packer().pack(fields)  # as `packb`, without its own call
         return _BE64.pack(self.timestamp) + packed
 
@@ -130,7 +134,8 @@ class StampRecord:
             source = None if pair is None else (int(pair[0]), int(pair[1]))
             meta = None if "d" not in fields else _meta_of(fields["d"])
             nonce, writer, began = fields["n"], fields["w"], int(fields.get("b", 0))
-            return cls(timestamp, nonce, writer, note, fence, ahead, source, meta, began)
+            positions = fields.get("p")
+            return cls(timestamp, nonce, writer, note, fence, ahead, source, meta, began, positions)
         except _MALFORMED as e:
             raise CorruptStoreError(
                 f"the timestamp key has an invalid stamp: {value[:40]!r}"

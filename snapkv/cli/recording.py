@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any
 
 from snapkv.base.clocks import SystemClock
@@ -12,11 +16,12 @@ from snapkv.cli.commands import option
 from snapkv.cli.exits import CommandError, message_of, sigterm_as_interrupt
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.server_options import MetricsOption, metrics_served
-from snapkv.cli.store_options import StoreOptions, takes, warnings_shown
+from snapkv.cli.store_options import StoreOptions, grouped, takes, warnings_shown
 from snapkv.cli.terminal import report, report_error, report_warning, status_line
 from snapkv.cli.tick_command import Stop
 from snapkv.copying import record as recorder_of
 from snapkv.copying.record_options import RecordStatus
+from snapkv.store.open import STORE_VARIABLE
 
 IntoOption = Annotated[
     str | None,
@@ -39,8 +44,8 @@ RedactKeyOption = Annotated[
     str | None,
     option(
         "--redact-key FILE",
-        "With --redact: the file with the key of the digests, made if it does not exist. Keep it "
-        "where readers of the record cannot read it.",
+        "With --redact or --kubernetes: the file with the key of the digests, made if it does not "
+        "exist. Keep it where readers of the record cannot read it.",
     ),
 ]
 PLAIN_SECRETS = (
@@ -50,9 +55,45 @@ PLAIN_SECRETS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ApiOptions:
+    """The options of `record` for a cluster whose API is recorded."""
+
+    kubernetes: Annotated[
+        bool,
+        option("--kubernetes", "Record a cluster's objects through its API, instead of a store."),
+    ] = False
+    context: Annotated[
+        str | None, option("--context NAME", "The context of the kubeconfig; else the current one.")
+    ] = None
+    in_cluster: Annotated[
+        bool, option("--in-cluster", "In a pod: its own cluster, as its service account.")
+    ] = False
+    secrets: Annotated[
+        bool, option("--secrets", "Record the values of secrets; else digests of them.")
+    ] = False
+
+    def url(self, options: StoreOptions) -> str:
+        """Return the URL of what is recorded."""
+        if not self.kubernetes:
+            if self.context is not None or self.in_cluster or self.secrets:
+                raise CommandError("--context, --in-cluster and --secrets need --kubernetes")
+            return options.url
+        if self.context is not None and self.in_cluster:
+            raise CommandError("--context and --in-cluster: give one of the two")
+        if options.observe is not None or options.store != os.environ.get(STORE_VARIABLE):
+            raise CommandError(
+                "--kubernetes records a cluster, --store and --observe something else: give one of "
+                "the two"
+            )
+        return f"kubernetes:{'//in-cluster' if self.in_cluster else self.context or ''}"
+
+
 @takes("observe", "raw")
+@grouped(ApiOptions, "cluster", None)
 def record(
     options: StoreOptions,
+    cluster: ApiOptions,
     into: IntoOption = None,
     into_name: Annotated[str | None, option("--into-name NAME", "The name of that store.")] = None,
     every: Annotated[
@@ -80,14 +121,15 @@ def record(
 
     The copy has the same times, writers and notes. Runs until Ctrl-C or SIGTERM, and continues
     after failures and restarts where it stopped. One recorder works at a time; another one waits.
-    With --observe it copies the keys of other programs, with the times at which it saw them.
-    --json prints a line each second.
+    With --observe or --kubernetes it copies what other programs write, with the times at which it
+    saw it. --json prints a line each second.
     """
     if into is None:
         raise CommandError("record needs --into FOLDER, s3://BUCKET/PATH, lmdb:PATH or etcd://...")
     settings: dict[str, Any] = {"every": every, "flush": flush, "keep": keep}
     settings |= {"observe": options.observed, "exclude": options.exclude or ()}
     settings |= {"name": options.store_name, "redact": redact or (), "redact_key": redact_key}
+    settings |= {"secrets": cluster.secrets}
     settings |= {} if into_name is None else {"into_name": into_name}
     with ExitStack() as stack:
         # these two end by themselves: a signal interrupts them
@@ -95,7 +137,7 @@ def record(
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
         shows = RecorderProgress(options.output, shown, quiet or once)
         settings["hooks"], _ = stack.enter_context(metrics_served(metrics))
-        recorder = recorder_of(options.url, into=into, report=shows, **settings)
+        recorder = recorder_of(cluster.url(options), into=into, report=shows, **settings)
         if forget:
             with options.open_store() as store:
                 store.forget_recording(recorder.options.place)
@@ -119,6 +161,7 @@ class RecorderProgress:
     def __init__(self, output: Output, shown: Callable[[str], None], quiet: bool) -> None:
         self._output, self._shown, self._quiet = output, shown, quiet
         self._state, self._gaps, self._warned = "starting", 0, False
+        self._unread: set[str] = set()
 
     def __call__(self, status: RecordStatus) -> None:
         """Show a status."""
@@ -128,6 +171,7 @@ class RecorderProgress:
         if status.has_secrets and not self._warned:
             self._warned = True
             report_warning(PLAIN_SECRETS)
+        self._report_unread(status.unread)
         changed, self._state = status.state != self._state, status.state
         if changed:
             self._report_state(status)
@@ -137,6 +181,12 @@ class RecorderProgress:
             self._output.record(status_json(status), flush=True)
         else:
             self._shown(status_text(status))
+
+    def _report_unread(self, unread: dict[str, str]) -> None:
+        new = [(why, name) for name, why in unread.items() if name not in self._unread]
+        for why, names in groupby(sorted(new), key=itemgetter(0)):
+            report(f"snapkv: not recorded: {', '.join(name for _, name in names)}: {why}")
+        self._unread.update(unread)
 
     def _report_state(self, status: RecordStatus) -> None:
         if status.state == "waiting":
@@ -176,5 +226,6 @@ def status_json(status: RecordStatus) -> Json:
         "bytes": status.bytes,
         "gaps": list(status.gaps),
         "has_secrets": status.has_secrets,
+        "unread": dict(status.unread),
         "error": None if status.error is None else message_of(status.error),
     }

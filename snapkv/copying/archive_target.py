@@ -71,6 +71,10 @@ class ArchiveTarget:
         root = self.writer.layout.root
         return ArchiveEngine(self._files).scan(root, prefix_end(root), revision=mark.mod_revision)
 
+    def recorded(self) -> Pages:
+        """Yield the newest recorded versions in pages."""
+        return self._state(self.writer.last_mark())
+
     def begin(self, mark: KeyValue, state: Pages) -> None:
         """Write a state as a base."""
         self.writer.begin(mark, state)

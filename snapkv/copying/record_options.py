@@ -43,11 +43,18 @@ class RecordOptions:
     hooks: Hooks | Iterable[Hooks] | None = None
     redact: Sequence[str] = ()
     redact_key: str | None = None
+    secrets: bool = False
 
     def __post_init__(self) -> None:
         check_text("url", self.url)
         check_text("into", self.into)
-        if self.observed is None and self.exclude:
+        if self.is_cluster and (self.observe is not None or self.options):
+            raise InvalidOptionError(
+                f"{self.url!r} has neither observe= nor options=: leave it out"
+            )
+        if self.is_cluster:
+            selection_of("", self.exclude, "observe")
+        elif self.observed is None and self.exclude:
             raise InvalidOptionError("exclude= leaves keys out of what observe= names: give that")
         Layout(self.name)
         Layout(self.into_name)
@@ -72,6 +79,8 @@ class RecordOptions:
     def _check_redaction(self) -> None:
         if isinstance(self.redact, str):
             raise wrong_type("redact", "a list of prefixes", self.redact)
+        if self.is_cluster and not self.redact:  # of its secrets there are digests anyway
+            return
         if self.redact and self.observe is None:
             raise InvalidOptionError(
                 "redact= is for keys of other programs, and a store is recorded: give observe=, or "
@@ -89,6 +98,17 @@ class RecordOptions:
         if self.observe is None:
             return None
         return selection_of(self.observe, self.exclude, "observe")[0]
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The beginnings of names that are not recorded of a cluster."""
+        found, _ = selection_of("", self.exclude, "observe")
+        return tuple(each.decode() for each in found.excluded)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the source is a Kubernetes cluster, through its API."""
+        return self.url.startswith("kubernetes:")
 
     @property
     def is_store(self) -> bool:
@@ -132,7 +152,8 @@ class RecordStatus:
     `state` is "starting", "standby" (another recorder leads), "recording" or "waiting" (after
     `error`). `recorded` is the timestamp of the newest durable commit, `seen` of the newest one
     that was read; both with the source's revision. `bytes` are not durable yet. `gaps` are notes on
-    what compaction took before it was recorded.
+    what compaction took before it was recorded. `unread` are resources of a cluster that are not
+    recorded, each with the reason.
     """
 
     state: str = "starting"
@@ -144,6 +165,7 @@ class RecordStatus:
     seen_revision: int = 0
     bytes: int = 0
     gaps: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
     error: SnapKVError | None = None
     has_secrets: bool = False
     """Whether it has recorded a Secret of Kubernetes in plain text."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 from snapkv.base.clocks import SystemClock
 from snapkv.base.waiting import StopEvent, monotonic, pause, pause_unless
@@ -16,10 +17,9 @@ from snapkv.clock import HybridClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
 from snapkv.copying.record_options import RecordOptions, RecordStatus, Report
-from snapkv.copying.recorded_values import RecordedValues, digest_key
+from snapkv.copying.recorded_values import KEY_BYTES_MIN, RecordedValues, digest_key
 from snapkv.copying.sources import (
     PrefixSource,
-    Recorded,
     SourceCommit,
     SourceFollower,
     StoreSource,
@@ -50,6 +50,11 @@ from snapkv.store.open import open as open_store
 from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
 from snapkv.store.store import SnapshotKV
 
+if TYPE_CHECKING:
+    from snapkv.copying.kubernetes_source import KubernetesSource
+
+Recorded: TypeAlias = "StoreSource | PrefixSource | KubernetesSource"
+"""A source of steps."""
 RETRY_S = 1.0
 REPORT_S = 1.0
 TEND_S = 60.0
@@ -226,6 +231,7 @@ class Recording:
             self._last = step.mark
             self._status.commits += 1
             self._status.changes += len(step.events)
+            self._status.gaps += [] if step.gap is None else [step.gap]
             self._status.note_seen(step.mark)
             self._tick_at = monotonic() + self._every_s
             if not self._target.pending:
@@ -251,7 +257,7 @@ class Recording:
     def catch_up(self, each: Callable[[], None] = lambda: None) -> None:
         """Record all that exists now, durably; call `each` after each step."""
         newest = self._source.newest(self._last).mod_revision
-        while max(self._last.mod_revision, self._follower.reached) < newest:
+        while not self._follower.has(newest):
             self.take(WAIT_S)
             each()
         self.flush()
@@ -323,7 +329,7 @@ class Recording:
             target.begin(mark, source.state(mark))
             return mark
         source.check(last, target)
-        at = source.engine.compacted_revision()
+        at = source.compacted_revision()
         if source.moved is not None:  # an archive has one commit at most at each revision
             at = max(at, last.mod_revision + (not self._options.is_store))
         elif at <= last.mod_revision:
@@ -371,7 +377,8 @@ def open_recording(
     """
     _refuse_own_keys(options)
     into, guard = None, None
-    read = _open_source(options, stack)
+    cluster = _open_cluster(options, status, clock, stack)
+    read = None if cluster else _open_source(options, stack)
     if options.is_store:
         into = open_store(options.into, name=options.into_name, **options.into_options)
         stack.enter_context(into)
@@ -382,14 +389,18 @@ def open_recording(
         from snapkv.copying.archive_target import ArchiveTarget
 
         target = ArchiveTarget(open_files(options.archive, options.storage))
-    if isinstance(read, SnapshotKV):
-        recorded: Recorded = StoreSource(read._core)
+    if cluster is not None:
+        cluster.attach(target, target.known())
+        recorded: Recorded = cluster
+    elif isinstance(read, SnapshotKV):
+        recorded = StoreSource(read._core)
         if into is None:
             held = _lead(
                 read, f"record/{watermark_id(options.place).decode()}", stack, standby, options
             )
             guard = guard_of(read._core, held)
     else:
+        assert read is not None
         known = target.known()
         name = options.name if known is None else known.name
         assert options.observed is not None, "it was opened for that"
@@ -404,6 +415,23 @@ def open_recording(
     recording = Recording(recorded, target, guard, options, status)
     stack.callback(recording.close)
     return recording
+
+
+def _open_cluster(
+    options: RecordOptions, status: RecordStatus, clock: HybridClock, stack: ExitStack
+) -> KubernetesSource | None:
+    """Open the API of a cluster, and ask what it has, if one is recorded."""
+    if not options.is_cluster:
+        return None
+    from snapkv.copying.kubernetes_api import KubernetesApi
+    from snapkv.copying.kubernetes_source import KubernetesSource, SecretDigests, as_sent
+
+    api = KubernetesApi(options.url)
+    stack.callback(api.close)
+    path = options.redact_key
+    key = os.urandom(KEY_BYTES_MIN) if path is None else digest_key(path)
+    encode = as_sent if options.secrets else SecretDigests(key)
+    return KubernetesSource(api, options.name, clock, encode, options.excluded, status.unread)
 
 
 def _open_source(options: RecordOptions, stack: ExitStack) -> SnapshotKV | Engine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -42,10 +42,14 @@ OTHER_KEYS = "not-utf-8"
 
 
 class SourceCommit(NamedTuple):
-    """A commit of a source: its mark, and the changes since the mark before it."""
+    """A commit of a source: its mark, and the changes since the mark before it.
+
+    `gap` is the note of a commit that ends a gap.
+    """
 
     mark: KeyValue
     events: tuple[KeyEvent, ...]
+    gap: str | None = None
 
 
 class RecordedState(Protocol):
@@ -61,6 +65,9 @@ class RecordedState(Protocol):
     def differs(self, mark: KeyValue, state: Pages) -> bool:
         """Return whether a state of the source is not the one recorded at the newest mark."""
 
+    def recorded(self) -> Pages:
+        """Yield the newest recorded versions in pages, with the keys of the source."""
+
 
 def restored(engine: Engine, what: str) -> StoreRestoredError:
     """Return the error for a source that has another history than what was recorded."""
@@ -71,10 +78,41 @@ def restored(engine: Engine, what: str) -> StoreRestoredError:
 
 
 class SourceFollower(ABC):
-    """The steps of a source from some mark on; no revision up to `reached` is still to come."""
+    """The steps of a source from some mark on."""
+
+    @abstractmethod
+    def has(self, revision: int) -> bool:
+        """Return whether no step up to a revision is still to come."""
+
+    @abstractmethod
+    def next(self, timeout: float) -> SourceCommit | None:
+        """Return the next step; None if `timeout` seconds bring none.
+
+        Raises `CompactedError` if compaction overtook it, `StoreRestoredError`, and what engines
+        raise.
+        """
+
+    def tick(self, *, own_revision: bool) -> SourceCommit | None:
+        """Return a step that only shows that time has passed; None if the source has its own.
+
+        With `own_revision`, None too if the source's revision has not moved since the last step.
+        """
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the watch."""
+
+
+class EngineFollower(SourceFollower):
+    """The steps that a watch of an engine brings; no revision up to `reached` is still to come."""
 
     def __init__(self, watcher: ContinuousWatcher | Watcher, reached: int) -> None:
         self._watcher, self.reached = watcher, reached
+
+    def has(self, revision: int) -> bool:
+        """Return whether no step up to a revision is still to come."""
+        return self.reached >= revision
 
     def next(self, timeout: float) -> SourceCommit | None:
         """Return the next step; None if `timeout` seconds bring none.
@@ -99,13 +137,6 @@ class SourceFollower(ABC):
     def _step(self, batch: WatchBatch) -> SourceCommit | None:
         """Return the step that a batch completes; None if it completes none."""
 
-    def tick(self, *, own_revision: bool) -> SourceCommit | None:
-        """Return a step that only shows that time has passed; None if the source has its own.
-
-        With `own_revision`, None too if the source's revision has not moved since the last step.
-        """
-        return None
-
     def close(self) -> None:
         """End the watch."""
         self._watcher.close()
@@ -123,6 +154,10 @@ class StoreSource:
         created = reader.timeline.tracker.creation.revision
         self.identity = SourceId(reader.format.store_id, reader.layout.name, created)
         self.is_archive = reader.url.startswith("archive:")
+
+    def compacted_revision(self) -> int:
+        """Return the revision before which changes are lost; one round trip."""
+        return self.engine.compacted_revision()
 
     def newest(self, last: KeyValue) -> KeyValue:
         """Return the newest version of the timestamp key; one round trip."""
@@ -183,7 +218,7 @@ class StoreSource:
         return stored.startswith((self.layout.data.prefix, self.layout.spaces))
 
 
-class StoreFollower(SourceFollower):
+class StoreFollower(EngineFollower):
     """The commits of a store; changes by other programs belong to the next commit."""
 
     def __init__(self, source: StoreSource, watcher: ContinuousWatcher, reached: int) -> None:
@@ -204,7 +239,38 @@ class StoreFollower(SourceFollower):
         return SourceCommit(mark, events)
 
 
-class PrefixSource:
+class ForeignSource:
+    """What other programs write: nothing there has a time, so each step gets that of now."""
+
+    def __init__(self, identity: SourceId, clock: HybridClock) -> None:
+        self.identity, self.layout, self._clock = identity, Layout(identity.name), clock
+        self._first_nonce = int.from_bytes(os.urandom(8), "big")
+        self.moved: str | None = None
+
+    def mark(
+        self,
+        revision: int,
+        last: KeyValue | None,
+        *,
+        lost: int = 0,
+        room: int = 0,
+        note: str | None = None,
+        positions: Mapping[str, int] | None = None,
+    ) -> KeyValue:
+        """Return a mark of now, the one after `last` and after `lost` marks that are lost.
+
+        `room` timestamps stay free before it, for the parts that a target may write it in.
+        """
+        if last is not None:
+            self._clock.merge(stamp_of(last.value) + lost + room)
+        ordinal = 2 if last is None else last.version + lost + 1
+        number = (self._first_nonce + ordinal) % (1 << 64)  # in an archive, numbers take least
+        nonce = number.to_bytes(8, "big")
+        stamp = StampRecord(self._clock.issue(), nonce, note=note, positions=positions)
+        return KeyValue(self.layout.ts, stamp.encode(), self.identity.created, revision, ordinal)
+
+
+class PrefixSource(ForeignSource):
     """Keys of other programs below prefixes; nothing is written to their engine.
 
     `moved` is a note if the record that is `known` has observed other keys.
@@ -218,12 +284,10 @@ class PrefixSource:
         clock: HybridClock,
         known: SourceId | None,
     ) -> None:
-        self.engine, self.layout, self._clock = engine, Layout(name), clock
-        self.moved: str | None = None
+        self.engine = engine
         self.echo_ends: tuple[bytes, ...] = ()
         self.is_echo: Callable[[bytes], bool] = lambda value: False
         self.values = RecordedValues()
-        self._first_nonce = int.from_bytes(os.urandom(8), "big")
         self._range = observed.hull or FIRST_KEY, prefix_end(observed.hull)
         self._newest: KeyEvent | None = None  # change that is known, as it is recorded
         self._unchanged = 0  # the revision since which nothing has changed, up to the newest mark
@@ -232,9 +296,13 @@ class PrefixSource:
         if known is None:
             created = max(1, answer.header.revision - 1)
             known = SourceId(os.urandom(16), name, created, observed, cluster)
-        self.identity = known._replace(observed=observed, cluster=cluster)
+        super().__init__(known._replace(observed=observed, cluster=cluster), clock)
         if known.observed != observed:
             self.moved = shortened_text(f"{OBSERVES}{observed} from now on", NOTE_BYTES_MAX // 4)
+
+    def compacted_revision(self) -> int:
+        """Return the revision before which changes are lost; one round trip."""
+        return self.engine.compacted_revision()
 
     def newest(self, last: KeyValue) -> KeyValue:
         """Return a mark of now at the engine's newest revision; one round trip."""
@@ -252,20 +320,6 @@ class PrefixSource:
         return mark._replace(
             value=replace(StampRecord.decode(mark.value), note=self.moved).encode()
         )
-
-    def mark(
-        self, revision: int, last: KeyValue | None, *, lost: int = 0, room: int = 0
-    ) -> KeyValue:
-        """Return a mark of now, the one after `last` and after `lost` marks that are lost.
-
-        `room` timestamps stay free before it, for the parts that a target may write it in.
-        """
-        if last is not None:
-            self._clock.merge(stamp_of(last.value) + lost + room)
-        ordinal = 2 if last is None else last.version + lost + 1
-        nonce = (self._first_nonce + ordinal) % (1 << 64)  # in an archive, numbers take least
-        stamp = StampRecord(self._clock.issue(), nonce.to_bytes(8, "big"))
-        return KeyValue(self.layout.ts, stamp.encode(), self.identity.created, revision, ordinal)
 
     def check(self, last: KeyValue, record: RecordedState) -> None:
         """Compare the newest recorded change with the engine, or else the states at a mark.
@@ -412,7 +466,7 @@ class PrefixSource:
 # is written at 46. The stream is opened again at 51, so it never brings that. So "a" is compared
 # at revision 50, and the prefix is watched anew, from 41 on: what comes up to 50 is of another
 # history.
-class PrefixFollower(SourceFollower):
+class PrefixFollower(EngineFollower):
     """The revisions that changed a prefix, each with the time at which it was seen.
 
     The server may be restored while it is followed. So the newest change is compared whenever the
@@ -449,10 +503,6 @@ class PrefixFollower(SourceFollower):
             return None
         self._last = self._source.mark(batch.revision, self._last, room=len(events) - 1)
         return SourceCommit(self._last, events)
-
-
-Recorded = StoreSource | PrefixSource
-"""A source of steps."""
 
 
 # --- what targets record of a source: states that differ, and gaps, whose commits are lost ---

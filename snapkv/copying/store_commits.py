@@ -270,7 +270,8 @@ class StoreCommits:
         if self.part is not None:
             return CommitPart.decode(self.part).before
         stamp = StampRecord.decode(self.head.value)
-        return StampRecord(stamp.timestamp, stamp.nonce, source=stamp.source).encode()
+        kept = StampRecord(stamp.timestamp, stamp.nonce, source=stamp.source)
+        return replace(kept, positions=stamp.positions).encode()
 
     def _check_alone(self, stamp: StampRecord, ops: Writes, before: bytes) -> None:
         """Raise `CommitTooLargeError`, with the key, for a value that no part has room for."""

@@ -165,6 +165,19 @@ class StoreTarget:
             return False
         return next(self._differing(mark, state), None) is not None
 
+    def recorded(self) -> Iterator[Sequence[KeyValue]]:
+        """Yield the newest recorded versions in pages, with the keys of the source."""
+        values, names = self._long_keys
+        ours, theirs = self._layout.root, self._source_root
+        short = tuple(space.prefix for space in self._long_keys)
+        for page in self._present(short, within=False):
+            yield [kv._replace(key=theirs + kv.key[len(ours) :]) for kv in page]
+        long = {kv.key: kv for page in self._present(short, within=True) for kv in page}
+        for key, kv in long.items():
+            if key.startswith(names.prefix):
+                found = long[values.prefix + key[len(names.prefix) :]]
+                yield [found._replace(key=theirs + kv.value)]
+
     # --- recording ---
 
     def begin(self, mark: KeyValue, state: Pages) -> None:

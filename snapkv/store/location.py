@@ -156,6 +156,11 @@ def check_engine(url: str, options: Iterable[str]) -> Callable[..., Engine]:
     """
     check_text("url", url)
     scheme, colon, _ = url.partition(":")
+    if scheme == "kubernetes" and colon:
+        raise InvalidOptionError(
+            f"{_shown(url)!r} is a cluster's API, not a store: record it, as in `snapkv record "
+            "--kubernetes --into lmdb:./cluster`, and open the record"
+        )
     if not colon or scheme not in _ENGINES:
         known = ", ".join(f"{name}:" for name in _ENGINES)
         shown = _shown(url)

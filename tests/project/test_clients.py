@@ -35,6 +35,8 @@ CLIENTS = {
     },
     "google": {"snapkv.engine.etcd", "snapkv.rendering.kubernetes"},
     "yaml": {"snapkv.cli.formats", "snapkv.rendering.yaml_text"},
+    "kubernetes": {"snapkv.copying.kubernetes_api"},
+    "urllib3": {"snapkv.copying.kubernetes_api"},
     "greenlet": {"snapkv.base.greenlet_runtime"},
     "grpc": {
         "snapkv.engine.etcd.aio_client",

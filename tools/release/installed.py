@@ -28,6 +28,7 @@ PROMISES: dict[str, list[tuple[str, ...]]] = {
     "ui": [("serve.py", "snapkv", "ui"), ("imports.py", "cdcmeta.ui")],
     "generations": [("generations.py",)],
     "etcd3": [("etcd3_client.py",)],
+    "kubernetes": [("cluster_recorder.py",)],
     "metrics": [("imports.py", "snapkv.metrics", "cdcmeta.metrics")],
     "all": [("arrow.py",), ("iceberg.py",), ("serve.py", "snapkv", "ui"), ("generations.py",)],
 }
