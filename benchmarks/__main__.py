@@ -33,6 +33,8 @@ QUESTIONS = (
     "archive_memory",
     "record_beside_saves",
     "record_foreign",
+    "kubernetes",
+    "kubernetes_api",
     "spark_stream",
     "ui_pages",
     "fleet_at",

@@ -84,6 +84,8 @@ QUIET_S = 1.0
 STALE_S, CONFIRM_S = 180.0, 60.0
 """The age of a bookmark from which on a resource has a position of its own; and the time for which
 a watch must have been open after a list answered a revision, to have brought all up to it."""
+PLACED_S = 1.0
+"""The longest that positions are kept without a look at the age of bookmarks, in seconds."""
 DENIED = "this account may not list and watch it"
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """The annotation that has the data of a secret that was applied, too."""
@@ -318,6 +320,8 @@ class KubernetesFollower(SourceFollower):
         self._began, self._open_at = monotonic(), math.inf
         positions = positions_of(last)
         self._base = positions.pop(ALL, 0)
+        self._placed: Positions | None = None
+        self._placed_until = 0.0
         objects, saved = source.take_known()
         self._saved = frozenset(saved)
         self._seen = dict.fromkeys(saved, stamp_of(last.value))
@@ -472,14 +476,17 @@ class KubernetesFollower(SourceFollower):
             return
         if arrival.listed:
             self._recorded.add(name)
+            self._placed = None
         self._source.unread.pop(name, None)
         if arrival.changes:
             self._changed_at[name] = arrival.revision
+            if self._placed is not None and name in self._recorded:
+                self._placed[name] = max(self._placed.get(name, 0), arrival.revision)
             if name in CHANGING:
                 self._discover_soon()
         if arrival.listed or not arrival.changes:
             self._bookmarks[name] = arrival.revision, arrival.at
-            self._base = self._common_position()
+            self._base, self._placed = self._common_position(), None
 
     def _common_position(self) -> int:
         """Return the least bookmark; older ones are in the positions by name."""
@@ -492,8 +499,14 @@ class KubernetesFollower(SourceFollower):
         return min(fresh, default=self._base)
 
     def _positions(self) -> Positions:
-        since, apart = monotonic() - STALE_S, self._source.apart
-        found = {ALL: self._base}
+        """Return the positions of all resources; between bookmarks only changed ones differ."""
+        now = monotonic()
+        if self._placed is None or now >= self._placed_until:
+            self._placed, self._placed_until = self._placed_at(now - STALE_S), now + PLACED_S
+        return dict(self._placed)
+
+    def _placed_at(self, since: float) -> Positions:
+        apart, found = self._source.apart, {ALL: self._base}
         for name in self._recorded:
             at, seen = self._bookmarks.get(name, (0, -math.inf))
             changed = self._changed_at.get(name, 0)
@@ -603,6 +616,7 @@ class KubernetesFollower(SourceFollower):
             return
         del self._absent[name]
         self._recorded.discard(name)
+        self._placed = None
         stream = ResourceStream(
             self._source.api,
             Resource(name, "", "", "", group),

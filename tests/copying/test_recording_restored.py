@@ -210,6 +210,7 @@ def test_a_record_whose_last_change_is_long_ago(
         restored.record()
 
 
+@pytest.mark.filterwarnings("ignore:the server shows no clock")  # while it starts
 @pytest.mark.parametrize("removes", [False, True])
 def test_a_server_that_is_started_again_has_the_history(restored: Restored, removes: bool) -> None:
     """Nothing was restored: the recorders before and after it, and one beside it, go on."""
