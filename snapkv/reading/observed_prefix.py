@@ -137,12 +137,14 @@ class ObservedWatch(Watch[K]):
         space: Keyspace,
         prefix: K | None,
         mark: Mark,
+        head: Mark,
         first: int,
         after: int,
         timeout: float | None,
     ) -> None:
         """Follow from revision `first` on the ticks after `mark` that are newer than `after`."""
         super().__init__(timeout)
+        self._head = head
         self._core, self._space = core, space
         self.timestamp = max(after, mark.timestamp)
         self._range = space.range_of(space.default_prefix if prefix is None else prefix)
@@ -381,24 +383,24 @@ class Observed(KeyspaceReads[K, bytes], Closing):
         and neither writer nor note, unless the store that ticks wrote it with a commit. Changes
         wait for their tick; none twice, none missing; resumable from the last timestamp seen.
         `since` a time before the first tick means from the engine's beginning. Iteration ends
-        if `timeout` seconds bring nothing (None: it waits); a tick that has arrived may take a
-        second longer, until all its changes have. Holds the writes since the tick before in
-        memory.
+        if `timeout` seconds bring nothing (None: it waits), but never before it has returned all
+        ticks that are older than this call; a tick that has arrived may take a second longer, until
+        all its changes have. Holds the writes since the tick before in memory.
 
         Raises `CompactedError` when changes after `since` may be gone, `EngineUnavailableError`.
         """
         core = self._core
         core.check_open()
         with within(self._read_timeout):
-            mark, first, after = self._watched_from(since)
-        return ObservedWatch(core, self._space, prefix, mark, first, after, timeout)
+            head = core.timeline.head()
+            mark, first, after = self._watched_from(since, head)
+        return ObservedWatch(core, self._space, prefix, mark, head, first, after, timeout)
 
-    def _watched_from(self, since: When | None) -> tuple[Mark, int, int]:
+    def _watched_from(self, since: When | None, head: Mark) -> tuple[Mark, int, int]:
         """Return the mark to follow from, the first revision, and the timestamp that was seen."""
         core = self._core
         if since is None:
-            mark = core.timeline.head()
-            return mark, core.policy.moment(mark).next_revision(), 0
+            return head, core.policy.moment(head).next_revision(), 0
         after = core.resolve(since)
         try:
             mark = core.timeline.at(after).mark

@@ -45,6 +45,9 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
 
     timestamp: int
 
+    _mark: Mark  # of the newest commit that was taken
+    _head: Mark  # the head when the watch was made: events up to it must come
+
     def __init__(self, timeout: float | None, decoding: Decoding[V] | None = None) -> None:
         check_wait(timeout)
         self._timeout = timeout
@@ -75,7 +78,13 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
 
     def _next_or_end(self) -> Changes[K, V] | None:
         """Return the next changes of the iteration, None at its end."""
-        return self.next(self._timeout)
+        found = self.next(self._timeout)
+        deadline = monotonic() + REPLAY_WAIT_S
+        while found is None and self._mark.ordinal < self._head.ordinal:
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+            found = self.next(CATCH_UP_S)  # in slices: the next commits may not match
+        return found
 
 
 class StoreWatch(Watch[K, V]):
@@ -93,7 +102,7 @@ class StoreWatch(Watch[K, V]):
         decoding: Decoding[V] | None = None,
     ) -> None:
         super().__init__(timeout, decoding)
-        self._head = head  # the head when the watch was made: events up to it must come
+        self._head = head
         self._core, self._space = core, space
         self._range = space.range_of(space.default_prefix if prefix is None else prefix)
         self._unstamped: dict[bytes, KeyEvent] = {}
@@ -108,15 +117,6 @@ class StoreWatch(Watch[K, V]):
         root, start = self._core.layout.root, self._core.policy.moment(self._mark).next_revision()
         timeline = self._core.timeline
         return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
-
-    def _next_or_end(self) -> Changes[K, V] | None:
-        found = self.next(self._timeout)
-        deadline = monotonic() + REPLAY_WAIT_S
-        while found is None and self._mark.ordinal < self._head.ordinal:
-            if monotonic() >= deadline:
-                raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
-            found = self.next(CATCH_UP_S)  # in slices: the next commits may not match
-        return found
 
     def next(self, timeout: float | None = None) -> Changes[K, V] | None:
         """Return the next commit's changes; None if `timeout` seconds bring none."""

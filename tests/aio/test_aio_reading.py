@@ -150,6 +150,20 @@ def test_several_observed_prefixes(place, opened):
     asyncio.run(main())
 
 
+def test_a_watch_of_observed_keys_begins_in_the_past(place, opened):
+    async def main():
+        async with opened() as store:
+            ticks = [await store.save(key, b"1") for key in ("a", "b")]
+            await store.tick()
+            async with (
+                snapkv.aio.observe(place.url, prefix="default/data/", **place.kind.options) as keys,
+                await keys.watch(since=0) as watch,
+            ):
+                assert [(await watch.next(20)).commit.ts for _ in ticks] == ticks
+
+    asyncio.run(main())
+
+
 def test_concurrent_commits_share_transactions(place, opened):
     async def main():
         async with opened() as store:

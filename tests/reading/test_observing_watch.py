@@ -75,6 +75,15 @@ def test_what_is_watched_builds_what_is_read(written):
             assert dict(observed.at(ts).items()) == now
 
 
+def test_an_iteration_does_not_end_before_what_was_there(cluster):
+    for n in range(20):
+        cluster.write(a=b"%d" % n)
+        cluster.tick()
+    found = list(cluster.observe().watch(since=0, timeout=0))
+    values = [change.value for changes in found for change in changes.changes]
+    assert values == [b"%d" % n for n in range(20)]
+
+
 def test_changes_wait_for_their_tick(cluster):
     observed = cluster.observe()
     with observed.watch(timeout=0) as watch:
