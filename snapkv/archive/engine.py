@@ -60,7 +60,7 @@ from snapkv.errors import (
     ReadOnlyError,
     StoreClosedError,
 )
-from snapkv.layout import FIRST_KEY, OBSERVES, FormatRecord, Layout, StampRecord
+from snapkv.layout import FIRST_KEY, OBSERVES, FormatRecord, Layout
 
 # --- the changes in an archive, revision by revision, as a watch of an engine would bring them ---
 
@@ -425,8 +425,8 @@ class ArchiveEngine:
     def newest_change(self) -> KeyEvent | None:
         """Return a change of the newest revision that has one; None if no delta has one.
 
-        None, too, for what closed a gap, and for keys that came in or went because other ones are
-        observed: when these changed is lost. Reads a delta.
+        None, too, for what closed a gap, and if other keys are observed since: when these changed
+        is lost. Reads a delta, and two columns of the log after it.
         """
 
         def found(manifest: Manifest) -> KeyEvent | None:
@@ -434,7 +434,7 @@ class ArchiveEngine:
             for delta in reversed(manifest.of_kind("delta")):
                 if delta.rows:
                     newest = pc.max(self._files_open.column(delta, "revision")).as_py()
-                    if newest <= known or self._moved_at(manifest, newest):
+                    if newest <= known or self._moved_since(manifest, newest):
                         return None
                     return next(
                         _changes(self._files_open, [delta], FIRST_KEY, ALL_KEYS_END, newest)
@@ -443,11 +443,17 @@ class ArchiveEngine:
 
         return self._read(0, found)
 
-    def _moved_at(self, manifest: Manifest, revision: int) -> bool:
-        """Return whether other keys are observed from a revision on."""
-        mark = self._marks.at(manifest, revision)
-        note = None if mark is None else StampRecord.decode(mark.value).note
-        return note is not None and note.startswith(OBSERVES)
+    def _moved_since(self, manifest: Manifest, revision: int) -> bool:
+        """Return whether other keys are observed from a revision, or a later one, on."""
+        for log in manifest.of_kind("log"):
+            if log.rows and log.high >= revision:
+                revisions, notes = (
+                    self._files_open.column(log, name) for name in ("revision", "note")
+                )
+                moved = pc.starts_with(notes, OBSERVES)
+                if pc.any(pc.and_(moved, pc.greater_equal(revisions, revision))).as_py():
+                    return True
+        return False
 
     # --- the rest of an engine ---
 

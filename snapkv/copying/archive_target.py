@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import chain
 
 from snapkv.archive import open_files as open_files
@@ -56,13 +57,15 @@ class ArchiveTarget:
         """Return the newest recorded change; None if states alone show it. Reads one delta."""
         return ArchiveEngine(self._files).newest_change()
 
-    def differs(self, mark: KeyValue, state: Pages) -> bool:
+    def differs(
+        self, mark: KeyValue, state: Pages, comparable: Callable[[bytes, bytes], bool]
+    ) -> bool:
         """Return whether a state is not the one recorded at the newest mark."""
         pairs = paired(chain.from_iterable(self._state(mark)), chain.from_iterable(state))
         return any(
             old is None
             or new is None
-            or old.value != new.value
+            or (old.value != new.value and comparable(new.value, old.value))
             or old.mod_revision < new.mod_revision  # keys that came in later have a later one
             for old, new in pairs
         )

@@ -36,7 +36,12 @@ PAGE = 500
 CHUNK_BYTES = 1 << 16
 CONNECTIONS = 128
 """The most idle connections that are kept; each resource's watch has one."""
-KEEPALIVE = ((socket.SO_KEEPALIVE, 1), (socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10))
+KEEP_IDLE = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # of macOS
+KEEPALIVE = (
+    (socket.SO_KEEPALIVE, 1),
+    (getattr(socket, KEEP_IDLE), 30),
+    (socket.TCP_KEEPINTVL, 10),
+)
 CORE_EVENTS = "events", "events.k8s.io"
 """A resource that the API also serves in another group."""
 

@@ -229,6 +229,8 @@ class ResourceStream:
         self._cut_at, self.settled = None, True
         self.watches += 1
         try:
+            if self._stop.is_set():  # `stop` may have seen no watch
+                return
             for change in watch:
                 if self._stop.is_set():
                     return

@@ -86,11 +86,24 @@ class RecordOptions:
                 "redact= is for keys of other programs, and a store is recorded: give observe=, or "
                 "leave redact= out"
             )
+        self._check_redacted()
         if bool(self.redact) != (self.redact_key is not None):
             raise InvalidOptionError(
                 "redact= and redact_key= belong together: give prefixes, and a file for the key of "
                 "the digests that the record gets; readers of the record must not have that file"
             )
+
+    def _check_redacted(self) -> None:
+        """Raise `InvalidOptionError` for a prefix that redacts nothing: values would be kept."""
+        if (observed := self.observed) is None:
+            return
+        for prefix in self.redact:
+            if not observed._replace(excluded=()).has_some(prefix.encode()):
+                raise InvalidOptionError(
+                    f"redact={prefix!r} is not the beginning of an observed key, so it would "
+                    f"redact nothing of {observed}: give a prefix as keys have it, such as "
+                    "/registry/secrets/"
+                )
 
     @property
     def observed(self) -> Selection | None:

@@ -62,8 +62,13 @@ class RecordedState(Protocol):
         the change is too long ago.
         """
 
-    def differs(self, mark: KeyValue, state: Pages) -> bool:
-        """Return whether a state of the source is not the one recorded at the newest mark."""
+    def differs(
+        self, mark: KeyValue, state: Pages, comparable: Callable[[bytes, bytes], bool]
+    ) -> bool:
+        """Return whether a state of the source is not the one recorded at the newest mark.
+
+        Its values, and the recorded ones of their keys, may be different if not `comparable`.
+        """
 
     def recorded(self) -> Pages:
         """Yield the newest recorded versions in pages, with the keys of the source."""
@@ -127,6 +132,8 @@ class EngineFollower(SourceFollower):
             self.reached = max(self.reached, batch.revision)
             if step is not None:
                 return step
+            if monotonic() >= deadline:  # a backlog of other keys is long
+                return None
         return None
 
     def _batch(self, timeout: float) -> WatchBatch | None:
@@ -334,7 +341,9 @@ class PrefixSource(ForeignSource):
             return
         try:
             self.engine.get(FIRST_KEY, last.mod_revision)
-            differs = self.moved is None and record.differs(last, self.state(last))
+            differs = self.moved is None and record.differs(
+                last, self.state(last), self.values.are_comparable
+            )
         except CompactedError:
             return
         except FutureRevisionError as e:

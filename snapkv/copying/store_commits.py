@@ -140,6 +140,11 @@ class StoreCommits:
         self._known = None if kv is None else SourceId.decode(kv.value)
         return self._known
 
+    def named_at(self) -> int:
+        """Return the revision at which the source was named, 0 before; one round trip."""
+        kv = self._engine.get(self._source_key).kv
+        return 0 if kv is None else kv.mod_revision
+
     def _named(self) -> SourceId | None:
         """Return the source that the store has to name with the next commit.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -145,6 +145,8 @@ class StoreTarget:
         stamp = None if mark is None else StampRecord.decode(mark.value)
         if mark is None or mark.mod_revision != at or stamp is None or stamp.source is None:
             return None
+        if self._commits.named_at() >= at:  # other keys are observed since
+            return None
         values, names = self._long_keys
         changes = [event for event in events if not event.kv.key.startswith(names.prefix)]
         if stamp.note is not None or not changes:  # parts of states and of commits have notes
@@ -159,11 +161,20 @@ class StoreTarget:
         kv = KeyValue(self._source_root + stored_name, value, 0, stamp.source[0], 0)
         return event._replace(kv=kv)
 
-    def differs(self, mark: KeyValue, state: Pages) -> bool:
-        """Return whether a state is not the one recorded at the newest mark; reads both."""
+    def differs(
+        self, mark: KeyValue, state: Pages, comparable: Callable[[bytes, bytes], bool]
+    ) -> bool:
+        """Return whether a state is not the one recorded at the newest mark; reads both.
+
+        A round trip for each value that is not comparable.
+        """
         if self._commits.part is not None:  # it has a part of the next commit, too
             return False
-        return next(self._differing(mark, state), None) is not None
+        for op in self._differing(mark, state):
+            known = self._engine.get(op.key).kv
+            if known is None or isinstance(op, Delete) or comparable(op.value, known.value):
+                return True
+        return False
 
     def recorded(self) -> Iterator[Sequence[KeyValue]]:
         """Yield the newest recorded versions in pages, with the keys of the source."""

@@ -185,6 +185,20 @@ def test_a_missing_member_is_named_not_waited_for(sites: Sites) -> None:
     assert len(cli.ok("fleet", "ls", "--members", "eu,us").lines) == 4, "za is not asked"
 
 
+def test_a_round_without_a_member_that_is_a_record(sites: Sites) -> None:
+    cli = sites.cli
+    cli.ok("record", "--store", "lmdb:./eu", "--into", "lmdb:./copy", "--once")
+    before = cli.ok("log", "--store", "lmdb:./copy", "--ticks").out
+    sites.describe(copy="lmdb:./copy")
+    answer = cli("fleet", "tick")
+    assert answer.code == 7
+    assert "  2 of 3 members  " in answer.out
+    assert "copy: lmdb:" in answer.err
+    assert "is the record of the store 'default', which only its recorder writes" in answer.err
+    assert cli.ok("log", "--store", "lmdb:./copy", "--ticks").out == before
+    cli.ok("record", "--store", "lmdb:./eu", "--into", "lmdb:./copy", "--once")
+
+
 def test_a_line_names_ten_members_at_most(sites: Sites) -> None:
     sites.describe(**{f"x{n:02}": f"lmdb:./nowhere{n}" for n in range(13)})
     answer = sites.cli.ok("fleet", "ls", "--behind", "leave-out")

@@ -10,6 +10,9 @@ from etcd_server import eventually
 
 import snapkv
 from snapkv.copying import kubernetes_source, kubernetes_streams
+from snapkv.copying.kubernetes_api import KubernetesApi
+from snapkv.copying.kubernetes_source import as_sent
+from snapkv.copying.kubernetes_streams import Inbox, ResourceStream
 from snapkv.errors import AccessDeniedError, ArchiveError, InvalidOptionError, StoreRestoredError
 
 from .cluster_api import ClusterApi
@@ -318,3 +321,22 @@ def test_a_cluster_is_no_store_and_has_no_prefix(api, tmp_path):
         recorder("memory:r", observe="/registry/")
     with pytest.raises(InvalidOptionError, match="name a context of the kubeconfig"):
         snapkv.record("kubernetes:nowhere", into="memory:r").catch_up()
+
+
+def test_a_stream_that_is_stopped_while_its_watch_begins_ends(api, monkeypatch):
+    connected = KubernetesApi("kubernetes:")
+    api.put(PODS, "shop/a")
+    resource = next(each for each in connected.resources()[0] if each.name == "pods")
+    stream = ResourceStream(connected, resource, api.revision, Inbox(), as_sent)
+    begin = KubernetesApi.watch
+
+    def watch(self, *wanted):
+        begun = begin(self, *wanted)
+        stream.stop()
+        return begun
+
+    monkeypatch.setattr(KubernetesApi, "watch", watch)
+    stream.start()
+    eventually(lambda: stream.watches, "a watch")
+    stream.join(10)
+    assert not stream._work.is_alive()

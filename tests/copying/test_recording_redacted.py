@@ -99,6 +99,26 @@ def test_another_key_does_not_look_like_a_restored_source(
         assert set(recorded.at().keys()) == {DB, "/registry/secrets/more"}
 
 
+@pytest.mark.parametrize("kind", TARGETS)
+def test_redaction_that_begins_or_ends_does_not_look_like_a_restored_source(
+    place: Any, engine: Any, clock: Any, tmp_path: Path, kind: str, redaction: dict[str, Any]
+) -> None:
+    """Nothing has changed since the first state, so that both states are compared."""
+    into = target_url(kind, tmp_path / "r")
+    write_raw(engine, Put(R + b"db", b"hunter2"), Put(R + b"e", b"x"), Put(b"/registry/a", b"1"))
+    recorder(place, into, clock).catch_up()
+    for options in (redaction, {}, redaction):
+        recorder(place, into, clock, **options).catch_up()
+    write_raw(engine, Put(R + b"db", b"hunter3"))
+    recorder(place, into, clock, **redaction).catch_up()
+    for options in ({}, redaction | {"redact_key": str(tmp_path / "other")}):
+        recorder(place, into, clock, **options).catch_up()
+    with opened(kind, tmp_path / "r", clock=clock) as recorded:
+        first, second = [version.value for version in recorded.history(DB)]
+    assert first == b"hunter2"
+    assert json.loads(second)["bytes"] == 7
+
+
 @pytest.mark.parametrize("redacts", [True, False])
 def test_a_recorder_reports_secrets_in_plain_text(
     place: Any, engine: Any, clock: Any, tmp_path: Path, redacts: bool, redaction: dict[str, Any]
@@ -118,6 +138,10 @@ def test_a_recorder_reports_secrets_in_plain_text(
         ({"redact": ["a"], "redact_key": "k"}, "give observe=, or leave redact= out"),
         ({"observe": "", "redact": ["a"]}, "redact= and redact_key= belong together"),
         ({"observe": "", "redact_key": "k"}, "redact= and redact_key= belong together"),
+        (
+            {"observe": "/registry/", "redact": ["secrets/"], "redact_key": "k"},
+            "redact='secrets/' is not the beginning of an observed key",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_errors(options: dict[str, Any], message: str) -> None:

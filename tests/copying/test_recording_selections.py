@@ -5,11 +5,13 @@ import threading
 
 import msgpack
 import pytest
+from etcd_server import eventually
 from store.engines import write_raw
 
 import snapkv
+from snapkv.copying.sources import EngineFollower
 from snapkv.copying.store_commits import StoreCommits
-from snapkv.engine.contract import Delete, Put
+from snapkv.engine.contract import Delete, Put, WatchBatch
 from snapkv.errors import ArchiveError, CorruptStoreError, EngineBusyError, InvalidOptionError
 from snapkv.layout import Selection, SourceId
 
@@ -334,3 +336,57 @@ def test_several_are_stored_so_that_older_programs_reject_the_record():
 def test_what_names_no_source_is_corrupt(value):
     with pytest.raises(CorruptStoreError):
         SourceId.decode(value)
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_what_was_not_observed_before_does_not_look_like_a_restored_source(
+    place, engine, tmp_path, kind
+):
+    """A key came and went in a part that is observed later, and no key differs then."""
+    into, both = target_url(kind, tmp_path / "r"), ["/r/", "/s/"]
+    options = {"into": into, "options": place.kind.options}
+    write_raw(engine, Put(b"/r/a", b"1"))
+    snapkv.record(place.url, observe="/r/", **options).catch_up()
+    write_raw(engine, Put(b"/r/a", b"2"))
+    write_raw(engine, Put(b"/s/x", b"1"))
+    write_raw(engine, Delete(b"/s/x"))
+    passed = write_raw(engine, Put(b"/other", b"1"))
+    ticking = snapkv.record(place.url, observe="/r/", every=0.1, flush=0.1, **options)
+    stop = threading.Event()
+    thread = threading.Thread(target=ticking.run, args=(stop,))
+    thread.start()
+    try:
+        eventually(lambda: ticking.status.recorded_revision >= passed, "a tick", wait_s=WAIT_S)
+    finally:
+        stop.set()
+        thread.join(WAIT_S)
+    write_raw(engine, Put(b"/other", b"2"))
+    for _ in range(3):
+        snapkv.record(place.url, observe=both, **options).catch_up()
+    write_raw(engine, Put(b"/s/x", b"3"))
+    snapkv.record(place.url, observe=both, **options).catch_up()
+    with opened(kind, tmp_path / "r") as record:
+        assert dict(record.at().items()) == {"/r/a": b"2", "/s/x": b"3"}
+
+
+def test_a_backlog_of_other_keys_does_not_hold_up_a_recorder():
+    """Ticks, flushes and the end are due meanwhile."""
+
+    class Backlog:
+        """A watch of which each batch has only keys that are not selected."""
+
+        revision = 0
+
+        def next(self, timeout):
+            self.revision += 1
+            assert self.revision < 10_000_000, "the follower did not return"
+            return WatchBatch(self.revision, ())
+
+    class Follower(EngineFollower):
+        def _step(self, batch):
+            return None
+
+    watch = Backlog()
+    follower = Follower(watch, 0)
+    assert follower.next(0.05) is None
+    assert follower.reached == watch.revision
