@@ -82,16 +82,17 @@ def _objects(cluster: Cluster) -> dict[str, bytes]:
     kinds = "MemoryPressure", "DiskPressure", "PIDPressure", "Ready"
     times = {"lastHeartbeatTime": RENEWED[:19] + "Z", "lastTransitionTime": RENEWED[:19] + "Z"}
     conditions = [{"type": each, "status": "False", "reason": "Fine", **times} for each in kinds]
-    holders = ["kube-scheduler", *(f"n{each}" for each in range(NODES))]
-    objects = [_lease(name) for name in holders]
-    for each in range(NODES):
-        objects.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{each}"}})
+    nodes = [f"n{each}" for each in range(NODES)]
+    objects = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": each}} for each in nodes]
     cluster.kubectl("create", "-f", "-", stdin=_list(objects))
     status = {"status": {"conditions": conditions, "images": images}}
-    for each in range(NODES):
-        words = "patch", "node", f"n{each}", "--subresource=status", "--type=merge"
+    for each in nodes:
+        words = "patch", "node", each, "--subresource=status", "--type=merge"
         cluster.kubectl(*words, "-p", json.dumps(status))
     _run_pod(cluster)
+    cluster.stop("kube-controller-manager")  # it removes leases whose owner does not exist
+    leases = [_lease(name) for name in ("kube-scheduler", *nodes)]
+    cluster.kubectl("create", "-f", "-", stdin=_list(leases))
     found = json.loads(cluster.etcdctl("get", "/registry/", "--prefix", "-w", "json"))["kvs"]
     return {b64decode(kv["key"]).decode(): b64decode(kv["value"]) for kv in found}
 
