@@ -1,6 +1,7 @@
 """Does a recorder keep up with 2,000 writes a second of other programs, for ten minutes?
 
-`python -m benchmarks.record_foreign SECONDS` takes another time than ten minutes each.
+`python -m benchmarks.record_foreign SECONDS RATE` takes another time than ten minutes each, and
+another rate, whose results have a file of their own.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Sample(NamedTuple):
     cpu_s: float
 
 
-def main(seconds: int) -> None:
+def main(seconds: int, rate: int) -> None:
     """Let each follower in turn follow a writer; write what it took."""
     lines = [
         "| | writes/s | lag median ms | p99 | largest | at the end | CPU, of one core "
@@ -59,9 +60,9 @@ def main(seconds: int) -> None:
     for number, (name, into) in enumerate(FOLLOWERS.items()):
         show(number, len(FOLLOWERS))
         with tempfile.TemporaryDirectory() as folder, etcd_server(fsync=False) as server:
-            found[name] = _followed(server.url, into.format(folder=folder), seconds)
+            found[name] = _followed(server.url, into.format(folder=folder), seconds, rate)
         lines.append(f"| {name} | {' | '.join(f'{n:,}' for n in found[name].values())} |")
-    question = f"Does a recorder keep up with {RATE:,} writes a second of other programs?"
+    question = f"Does a recorder keep up with {rate:,} writes a second of other programs?"
     facts = machine()
     notes = (
         f"{server_facts(fsync=False)} For each follower {seconds} seconds: one client puts values "
@@ -74,12 +75,13 @@ def main(seconds: int) -> None:
     head = [f"# {question}", "", ", ".join(f"{k} {v}" for k, v in facts.items()), ""]
     text = "\n".join([*head, *lines, "", notes, ""])
     print(text)
-    (RESULTS / "record_foreign.md").write_text(text)
+    name = "record_foreign" if rate == RATE else f"record_foreign_{rate}"
+    (RESULTS / f"{name}.md").write_text(text)
     data = {"question": question, "machine": facts, "followers": found, "notes": notes}
-    (RESULTS / "record_foreign.json").write_text(json.dumps(data, indent=1) + "\n")
+    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
-def _followed(url: str, into: str, seconds: int) -> dict[str, float]:
+def _followed(url: str, into: str, seconds: int, rate: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.record_foreign", "follow", url, into]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
@@ -88,7 +90,7 @@ def _followed(url: str, into: str, seconds: int) -> dict[str, float]:
         try:
             child.stdout.readline()
             started = time.time()
-            revisions, acked = _write(url, seconds)
+            revisions, acked = _write(url, seconds, rate)
             ended = time.time()
             time.sleep(1)
             child.stdin.close()
@@ -122,21 +124,21 @@ def _lag_ms(sample: Sample, revisions: list[int], acked: list[float]) -> float:
     return (sample.at - acked[missing]) * 1_000
 
 
-def _write(url: str, seconds: int) -> tuple[list[int], list[float]]:
+def _write(url: str, seconds: int, rate: int) -> tuple[list[int], list[float]]:
     """Put at the rate; return the revisions, and when each was acknowledged."""
     rng = seeded("record_foreign")
     bare, waiting = Bare(url.removeprefix("etcd://")), deque[Callable[[], Any]]()
     revisions: list[int] = []
     acked: list[float] = []
     started = time.time()
-    for number in range(RATE * seconds):
+    for number in range(rate * seconds):
         key, value = f"{PREFIX}pods/default/web-{rng.randrange(KEYS)}", rng.randbytes(VALUE_BYTES)
         waiting.append(bare.put_later(key.encode(), value))
-        ahead = started + (number + 1) / RATE - time.time()
+        ahead = started + (number + 1) / rate - time.time()
         while waiting and (len(waiting) >= WINDOW or ahead > 0):
             revisions.append(waiting.popleft()().header.revision)
             acked.append(time.time())
-            ahead = started + (number + 1) / RATE - time.time()
+            ahead = started + (number + 1) / rate - time.time()
         if ahead > 0:
             time.sleep(ahead)
     for answer in waiting:
@@ -220,4 +222,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["follow"]:
         follow(*sys.argv[2:])
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)
+        given = [int(each) for each in sys.argv[1:3]]
+        main(*given, *(SECONDS, RATE)[len(given) :])
