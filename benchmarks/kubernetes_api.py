@@ -147,7 +147,8 @@ def _write(cluster: Cluster, seconds: int) -> None:
         ahead = started + number / RATE - time.time()
         if ahead > 0:
             time.sleep(ahead)
-        body = _object(number % OBJECTS, chance.randbytes(VALUE_BYTES // 2).hex())
+        text = f"{started}: {chance.randbytes(VALUE_BYTES // 2).hex()}"  # else nothing changes
+        body = _object(number % OBJECTS, text)
         sender.send("PUT", f"{PATH}/c-{number % OBJECTS:05}", body)
 
     with ThreadPoolExecutor(8) as pool:
