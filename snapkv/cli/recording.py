@@ -127,7 +127,8 @@ def record(
     if into is None:
         raise CommandError("record needs --into FOLDER, s3://BUCKET/PATH, lmdb:PATH or etcd://...")
     settings: dict[str, Any] = {"every": every, "flush": flush, "keep": keep}
-    settings |= {"observe": options.observed, "exclude": options.exclude or ()}
+    observed = None if cluster.kubernetes else options.observed
+    settings |= {"observe": observed, "exclude": options.exclude or ()}
     settings |= {"name": options.store_name, "redact": redact or (), "redact_key": redact_key}
     settings |= {"secrets": cluster.secrets}
     settings |= {} if into_name is None else {"into_name": into_name}

@@ -90,7 +90,10 @@ ObserveOption = Annotated[
 ]
 ExceptOption = Annotated[
     list[str] | None,
-    option("--except PREFIX", "With --observe: without keys that begin so; repeatable."),
+    option(
+        "--except PREFIX",
+        "With --observe, or --kubernetes of record: without keys that begin so; repeatable.",
+    ),
 ]
 YesOption = Annotated[bool, option("--yes -y", "Do it without asking.")]
 ForceForkOption = Annotated[
@@ -187,8 +190,6 @@ class StoreOptions:
             )
         if self.as_json and self.output_format not in (None, "json"):
             raise CommandError(f"--json and --output {self.output_format}: give one of the two")
-        if self.exclude and not self.observe:
-            raise CommandError("--except leaves keys out of what --observe names: give --observe")
 
     @property
     def facts(self) -> dict[str, str] | None:
@@ -305,6 +306,8 @@ class StoreOptions:
     @property
     def observed(self) -> str | tuple[str, ...] | None:
         """The prefix of --observe, or several."""
+        if self.exclude and not self.observe:
+            raise CommandError("--except leaves keys out of what --observe names: give --observe")
         given = tuple(self.observe or ())
         return given[0] if len(given) == 1 else given or None
 

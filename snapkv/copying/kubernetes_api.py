@@ -116,6 +116,7 @@ class KubernetesApi:
         """
         with requires_extra("kubernetes", "recording a cluster through its API"):
             import urllib3
+            import yaml  # the client needs it
             from kubernetes import client, config
             from urllib3.connection import HTTPConnection
         self._configuration = settings = client.Configuration()
@@ -129,11 +130,15 @@ class KubernetesApi:
                     context=place or None,
                     client_configuration=settings,
                 )
-        except (config.ConfigException, OSError, ValueError) as e:
-            raise InvalidOptionError(
-                f"{url!r}: {e}; name a context of the kubeconfig (KUBECONFIG, ~/.kube/config), or "
+        except (config.ConfigException, yaml.YAMLError, OSError, ValueError) as e:
+            found = " ".join(str(e).split()).removesuffix(".")
+            advice = (
+                "outside of a pod, name a context of the kubeconfig"
+                if place == IN_CLUSTER
+                else "name a context of the kubeconfig (KUBECONFIG, ~/.kube/config), or "
                 "--in-cluster in a pod"
-            ) from e
+            )
+            raise InvalidOptionError(f"{url!r}: {found}: {advice}") from e
         if not settings.verify_ssl:  # the kubeconfig says so; else each request warns
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         settings.connection_pool_maxsize = CONNECTIONS

@@ -53,7 +53,12 @@ class RecordOptions:
                 f"{self.url!r} has neither observe= nor options=: leave it out"
             )
         if self.is_cluster:
-            selection_of("", self.exclude, "observe")
+            for prefix in self.excluded:
+                if prefix.startswith("/"):
+                    raise InvalidOptionError(
+                        f"exclude={prefix!r} leaves nothing out: keys of a cluster's API begin "
+                        "with the resource, such as leases/"
+                    )
         elif self.observed is None and self.exclude:
             raise InvalidOptionError("exclude= leaves keys out of what observe= names: give that")
         Layout(self.name)
@@ -81,6 +86,11 @@ class RecordOptions:
             raise wrong_type("redact", "a list of prefixes", self.redact)
         if self.is_cluster and not self.redact:  # of its secrets there are digests anyway
             return
+        if self.redact and self.is_cluster:
+            raise InvalidOptionError(
+                "redact= is for keys in an etcd; of a cluster's secrets the record has digests "
+                "anyway: leave redact= out, and other resources by exclude="
+            )
         if self.redact and self.observe is None:
             raise InvalidOptionError(
                 "redact= is for keys of other programs, and a store is recorded: give observe=, or "

@@ -73,13 +73,17 @@ def load(value: bytes) -> Tree:
 
 
 def from_json(tree: Tree) -> Tree:
-    """Return an object that is stored as JSON, as the API has it; raise `NotThisKindError`.
+    """Return an object that is kept as JSON, as a manifest; raise `NotThisKindError`.
 
-    Only a definition of custom resources changes: it is stored in the version v1beta1, which no API
-    server has any more.
+    The API's own answers have a resourceVersion, with which an API server rejects a replacement of
+    a newer version: it is left out. A definition of custom resources is stored in the version
+    v1beta1, which API servers do not have any more: it becomes v1.
     """
     if not isinstance(tree, dict) or not (tree.get("apiVersion") and tree.get("kind")):
         raise NotThisKindError("is JSON without an apiVersion and a kind")
+    if isinstance(about := tree.get("metadata"), dict) and "resourceVersion" in about:
+        kept = {name: part for name, part in about.items() if name != "resourceVersion"}
+        tree = {**tree, "metadata": kept}
     if (tree["apiVersion"], tree["kind"]) == _OLD_DEFINITION:
         return _definition(tree)
     return tree

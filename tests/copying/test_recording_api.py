@@ -9,6 +9,7 @@ import pytest
 from etcd_server import eventually
 
 import snapkv
+from snapkv.cli import main
 from snapkv.copying import kubernetes_source, kubernetes_streams
 from snapkv.copying.kubernetes_api import KubernetesApi
 from snapkv.copying.kubernetes_source import as_sent
@@ -321,6 +322,38 @@ def test_a_cluster_is_no_store_and_has_no_prefix(api, tmp_path):
         recorder("memory:r", observe="/registry/")
     with pytest.raises(InvalidOptionError, match="name a context of the kubeconfig"):
         snapkv.record("kubernetes:nowhere", into="memory:r").catch_up()
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "says"),
+    [
+        ("kubernetes:", "hello: [", "expected the node content.*: name a context"),
+        ("kubernetes:", "", "file is empty: name a context"),
+        ("kubernetes://in-cluster", "", "not set: outside of a pod, name a context"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_an_error(url, text, says, tmp_path, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "broken"))
+    (tmp_path / "broken").write_text(text)
+    with pytest.raises(InvalidOptionError, match=says):
+        snapkv.record(url, into="memory:r").catch_up()
+
+
+def test_the_command_leaves_resources_out(api, tmp_path, capsys):
+    api.put(PODS, "shop/a", n=1)
+    api.put(NODES, "n1", n=1)
+    place = target_url("lmdb", tmp_path / "r")
+    words = "record", "--kubernetes", "--into", place, "--once"
+    assert main([*words, "--except", "pods/"]) == 0
+    with opened("lmdb", tmp_path / "r") as kept:
+        kinds = {str(key).partition("/")[0] for key in kept.at()}
+    assert "nodes" in kinds
+    assert "pods" not in kinds
+    assert main([*words, "--except", "/registry/pods/"]) == 2
+    assert "keys of a cluster's API begin with the resource" in capsys.readouterr().err
+    assert main([*words, "--redact", "pods/", "--redact-key", str(tmp_path / "key")]) == 2
+    assert "of a cluster's secrets the record has digests anyway" in capsys.readouterr().err
 
 
 def test_a_stream_that_is_stopped_while_its_watch_begins_ends(api, monkeypatch):

@@ -90,6 +90,17 @@ def test_an_explicit_zero_is_shown_and_a_default_one_is_not() -> None:
     assert namespace["metadata"]["deletionGracePeriodSeconds"] == 0
 
 
+def test_an_answer_of_the_api_is_a_manifest_without_its_resource_version() -> None:
+    """Because `kubectl replace` of an old version conflicts with it."""
+    expected = without_null(OBJECTS["Deployment"][1])
+    assert isinstance(expected, dict)
+    answer = {**expected, "metadata": {**expected["metadata"], "resourceVersion": "1057"}}
+    found = decode(json.dumps(answer).encode(), "kubernetes")
+    assert found.data == expected
+    assert "resourceVersion" not in found.text
+    assert decode(json.dumps(answer).encode()).data == answer
+
+
 def test_a_heartbeat_is_noise() -> None:
     lease = stored("Lease")
     value = decode(lease).data["spec"]["renewTime"]
