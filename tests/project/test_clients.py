@@ -34,7 +34,11 @@ CLIENTS = {
         "cdcmeta.scheduler.core.policies",
     },
     "google": {"snapkv.engine.etcd", "snapkv.rendering.kubernetes"},
-    "yaml": {"snapkv.cli.formats", "snapkv.rendering.yaml_text"},
+    "yaml": {
+        "snapkv.cli.formats",
+        "snapkv.copying.kubernetes_api",
+        "snapkv.rendering.yaml_text",
+    },
     "kubernetes": {"snapkv.copying.kubernetes_api"},
     "urllib3": {"snapkv.copying.kubernetes_api"},
     "greenlet": {"snapkv.base.greenlet_runtime"},
