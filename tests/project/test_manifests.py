@@ -56,12 +56,17 @@ def test_the_account_may_only_read() -> None:
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
-def test_the_recorder_of_etcd_has_options_and_variables_that_exist() -> None:
-    (container,) = pod_of("etcd")["containers"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_recorder_has_options_that_exist(kind: str) -> None:
+    (container,) = pod_of(kind)["containers"]
     command, *options = container["args"]
     assert command == "record"
     (record,) = re.findall(r"^\$ snapkv record\n(.*?)(?=^\$)", SURFACE, re.MULTILINE | re.DOTALL)
     for each in options:
         assert f" {each.partition('=')[0]}" in record, each
+
+
+def test_the_recorder_of_etcd_has_variables_that_exist() -> None:
+    (container,) = pod_of("etcd")["containers"]
     names = {each["name"] for each in container["env"]}
     assert names == {"SNAPKV_STORE", *(VARIABLES[each] for each in ("ca_cert", "cert", "key"))}
