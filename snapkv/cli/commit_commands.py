@@ -22,17 +22,20 @@ from snapkv.cli.store_options import (
     CountOption,
     OldestFirst,
     PatchOption,
-    PrefixOption,
+    PrefixesArgument,
+    PrefixesOption,
     SinceOption,
     StoreOptions,
     UntilOption,
     grouped,
+    outermost,
     takes,
 )
 from snapkv.cli.terminal import report
 from snapkv.errors import CompactedError
+from snapkv.layout import Selection
 from snapkv.model import Commit, Difference, Version
-from snapkv.reading.log import Logged, differences_of
+from snapkv.reading.log import Logged, differences_of, selection_in
 from snapkv.reading.log import log as logged
 from snapkv.reading.observed_prefix import Observed
 from snapkv.rendering.audit_log import Who
@@ -87,7 +90,8 @@ class LogOptions:
     """Which commits a log prints, and how much of each, in the order of the help."""
 
     prefix: Annotated[
-        str | None, option("--prefix PREFIX", "Only commits that changed a key that begins so.")
+        list[str] | None,
+        option("--prefix PREFIX", "Only commits that changed a key that begins so; repeatable."),
     ] = None
     writer: Annotated[
         str | None,
@@ -115,7 +119,7 @@ class LogOptions:
     def read(self, rendering: RenderingOptions) -> dict[str, Any]:
         """Return the arguments of `snapkv.reading.log.log` for these commits, without the span."""
         return {
-            "prefix": self.prefix,
+            "prefixes": outermost(self.prefix) if self.prefix else (),
             "newest_first": not self.oldest_first,
             "wanted": None if self.wanted else self.count,
             "details": self.patch or rendering.asked,
@@ -141,7 +145,7 @@ def log(
     Kubernetes. With --observe it prints the writes of other programs, each with its own
     revision and the time of its tick.
     """
-    if keys and which.prefix is not None:
+    if keys and which.prefix:
         raise CommandError("log takes either keys or --prefix")
     audit = options.audit_log(keys)
     renderer, read = Renderer(rendering, audit=audit), which.read(rendering)
@@ -150,8 +154,8 @@ def log(
     with options.long_output() as out, options.readable() as kv:
         span = settled_range(kv, which.since_, after, up_to)
         names = renderer.name_keys(kv, raw=options.raw)
-        if which.prefix is not None:
-            read["prefix"] = names.key(which.prefix)
+        if which.prefix:
+            read["prefixes"] = outermost(which.prefix, key=names.key)
         wanted = [names.key(key) for key in keys or ()]
         found = logged(kv, *span, keys=wanted, ignores=renderer.ignored_paths, **read)
         only = None if audit is None else partial(_only_key, kv)
@@ -281,7 +285,8 @@ def show(
     time: Annotated[
         str, typer.Argument(metavar="COMMIT", help="Its time, rev:N or rv:N; else the newest.")
     ] = "now",
-    prefix: PrefixOption = "",
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
 ) -> None:
     """Print one commit: time, writer, note, meta, and every change as in diff.
 
@@ -291,17 +296,16 @@ def show(
     """
     when, renderer = moment(time), Renderer(rendering, audit=options.audit_log())
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
-        prefix = renderer.name_keys(kv, raw=options.raw).key(prefix)
-        start, end = kv.keyspace.range_of(prefix or kv.keyspace.default_prefix)
+        prefixes = outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
+        keys = selection_in(kv.keyspace, prefixes)
         when = settled(kv, when)
         paths = renderer.ignored_paths
         older = logged(kv, until=when, wanted=1, details=True, ignores=paths)
         found = _in_force(kv, when, _counting_ignored(older, renderer))
         if isinstance(kv, Observed) and revision_of(when) is None:
-            _report_same_tick(found, older, start, end)
+            _report_same_tick(found, older, keys)
         if found.moved is not None:
-            own = tuple(each for each in found.moved if start <= each.key < end)
-            found = found._replace(moved=own)
+            found = found._replace(moved=tuple(each for each in found.moved if keys.has(each.key)))
         alone, removed = _only_key(kv, found)
         who, differences = _with_managers(
             renderer.who(found.commit, alone, removed=removed), differences_of(kv, found)
@@ -314,8 +318,8 @@ def show(
             _write_head(out, _by(found.commit, who))
         renderer.write(out, differences)
         if out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
-            below = f" below {prefix!r}" if prefix else ""
-            has_spaces = isinstance(kv, SnapshotKV) and not (prefix or found.is_tick)
+            below = f" below {' and '.join(map(repr, prefixes))}" if any(prefixes) else ""
+            has_spaces = isinstance(kv, SnapshotKV) and not (below or found.is_tick)
             spaces = ", or only keys of spaces" if has_spaces else ""
             out.record({}, (f"(it changed no keys{below}{spaces})", "dim"))
         renderer.finish(out)
@@ -358,12 +362,12 @@ def _is_shown(each: Logged) -> bool:
     return not (each.is_tick or each.is_ignored)
 
 
-def _report_same_tick(shown: Logged, older: Iterator[Logged], start: bytes, end: bytes) -> None:
-    """Say which other writes to a range of keys the tick of a shown write has stamped."""
+def _report_same_tick(shown: Logged, older: Iterator[Logged], keys: Selection) -> None:
+    """Say which other writes to some keys the tick of a shown write has stamped."""
     same = (
         each.commit.revision
         for each in takewhile(lambda each: each.commit.ts == shown.commit.ts, older)
-        if not each.is_ignored and any(start <= moved.key < end for moved in each.moved or ())
+        if not each.is_ignored and any(keys.has(moved.key) for moved in each.moved or ())
     )
     newest = [f"rev:{revision}" for revision in islice(same, SAME_TICK_MAX)]
     count = len(newest) + sum(1 for _ in same)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,11 +36,12 @@ from snapkv.cli.store_options import (
     CountOption,
     KeyArgument,
     OldestFirst,
-    PrefixArgument,
-    PrefixOption,
+    PrefixesArgument,
+    PrefixesOption,
     SinceOption,
     StoreOptions,
     UntilOption,
+    outermost,
     takes,
 )
 from snapkv.cli.terminal import Part, report, report_longer_names, write_line
@@ -127,16 +130,17 @@ LongOption = Annotated[bool, option("-l --long", "With revision, size and value.
 def ls(
     options: StoreOptions,
     rendering: RenderingOptions,
-    prefix: PrefixArgument = "",
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
     at: AtOption = None,
     long: LongOption = False,
 ) -> None:
     """List keys, now or at a time, in order."""
     when, renderer = moment(at), Renderer(rendering)
     with options.long_output() as out, options.readable(ring_slots=ONE_SLOT) as kv:
-        prefix = renderer.name_keys(kv, raw=options.raw).key(prefix)
+        prefixes = outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
         recorded = _recorded(kv) if long else None
-        write_keys(out, renderer, kv.at(settled(kv, when)), prefix, long, recorded)
+        write_keys(out, renderer, kv.at(settled(kv, when)), prefixes, long, recorded)
 
 
 Name = str | tuple[str, str]
@@ -153,18 +157,21 @@ def write_keys(
     out: Output,
     renderer: Renderer,
     shown: Snapshot[str] | FleetMoment,
-    prefix: str,
+    prefixes: Sequence[str],
     long: bool,
     recorded: Recorded | None = None,
 ) -> None:
     """Write the keys of a moment, of a fleet with their members."""
     out.headed(*(("REVISION", "SIZE", "KEY", "VALUE") if long else ("KEY",)))
     if not long:
-        for key in map(out.key_of, shown.keys(prefix or None)):
+        names: Iterable[Name] = merge(*(shown.keys(each or None) for each in prefixes))
+        for key in map(out.key_of, names):
             out.record({"key": key_json(key)}, renderer.shown_key(key))
         return
     width = 0 if out.format == "table" else NUMBER_WIDTH
-    for name, entry, source in _with_sources(shown.entries(prefix or None), recorded):
+    parts = (shown.entries(each or None) for each in prefixes)
+    entries: Iterable[tuple[Name, Entry]] = merge(*parts, key=itemgetter(0))
+    for name, entry, source in _with_sources(entries, recorded):
         key = out.key_of(name)
         fields = {**entry_json(key, entry), "value": renderer.value_json(key, entry.value)}
         if source is not None:
@@ -303,7 +310,8 @@ def diff(
     rendering: RenderingOptions,
     a: BeforeArgument,
     b: AfterArgument = "now",
-    prefix: PrefixOption = "",
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
     exit_code: ExitCodeOption = False,
 ) -> None:
     """Print what differs between two times: + added, - removed, ~ changed.
@@ -312,19 +320,19 @@ def diff(
     a longer text its lines. -o json has the whole values.
     """
     before, after, renderer = moment(a), moment(b), Renderer(rendering)
-    longer: LongerNames | None = None
+    longer: list[LongerNames] = []
     with (
         options.long_output(*renderer.headings) as out,
         options.readable(ring_slots=ONE_SLOT) as kv,
     ):
         before, after = settled(kv, before), settled(kv, after)
-        prefix = renderer.name_keys(kv, raw=options.raw).key(prefix)
-        longer = LongerNames(prefix) if prefix else None
-        found = kv.diff(before, after, prefix or None)
-        renderer.write(out, _seen(found, longer) if longer is not None else found)
+        for each in outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key):
+            longer.append(LongerNames(each))
+            renderer.write(out, _seen(kv.diff(before, after, each or None), longer[-1]))
         renderer.finish(out)
     renderer.report_ignored()
-    report_longer_names(longer)
+    for names in longer:
+        report_longer_names(names)
     if exit_code and any(renderer.counts.values()):
         raise typer.Exit(Exit.NO)
 

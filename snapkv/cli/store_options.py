@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 from snapkv.base.files import check_mode
+from snapkv.base.text import common_head
 from snapkv.cli.command_output import FORMATS, Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
@@ -18,6 +19,7 @@ from snapkv.cli.formats import counted
 from snapkv.cli.pager import paged
 from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
+from snapkv.layout import selection_of
 from snapkv.store.location import DEFAULT_NAME, Location
 from snapkv.store.open import STORE_VARIABLE, Keys, open_to_read
 from snapkv.store.open import open as open_store
@@ -132,8 +134,12 @@ SinceOption = Annotated[str | None, option("--since TIME", "Only what came after
 UntilOption = Annotated[str | None, option("--until TIME", "Only what came up to this.")]
 OldestFirst = Annotated[bool, option("--oldest-first", "Turn the order around.")]
 KeyArgument = Annotated[str, argument("KEY")]
-PrefixArgument = Annotated[str, argument("PREFIX", "Exact to the byte.")]
-PrefixOption = Annotated[str, option("--prefix PREFIX", "Only keys that begin so.")]
+PrefixesArgument = Annotated[
+    list[str] | None, argument("PREFIX", "Only keys that begin so, exact to the byte.")
+]
+PrefixesOption = Annotated[
+    list[str] | None, option("--prefix PREFIX", "Only keys that begin so; repeatable.")
+]
 PatchOption = Annotated[bool, option("--patch -p", "Print what each commit changed, as diff does.")]
 CountOption = Annotated[int | None, option("-n --count N", "At most N.", min=0)]
 
@@ -146,6 +152,24 @@ def file_mode(text: str | None) -> int | None:
     if not 0 < len(digits) <= MODE_DIGITS_MAX or not set(digits) <= set("01234567"):
         raise CommandError(f"--mode takes the digits of chmod, such as 640, not {text!r}")
     return check_mode(int(digits, 8))
+
+
+def outermost(*given: list[str] | None, key: Callable[[str], str] = str) -> tuple[str, ...]:
+    """Return the prefixes that a command line gives, in order; ("",), all keys, if it gives none.
+
+    `key` returns the prefix of a name. A prefix that begins with another one is left out.
+
+    >>> outermost(["b/", "a/x"], ["a/"]), outermost(None)
+    (('a/', 'b/'), ('',))
+    """
+    wanted = [key(each) for some in given for each in some or ()]
+    selection, _ = selection_of(wanted or [""], (), "--prefix")
+    return tuple(each.decode(errors="surrogateescape") for each in selection.prefixes)
+
+
+def common(prefixes: tuple[str, ...]) -> str:
+    """Return the longest prefix that all of the `outermost` begin with."""
+    return prefixes[0][: common_head(prefixes[0], prefixes[-1])]
 
 
 def seconds(duration: str | None) -> float | None:

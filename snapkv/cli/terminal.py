@@ -66,8 +66,8 @@ def report_warning(message: str) -> None:
     report_headed("snapkv: warning: ", "bold yellow", message)
 
 
-def report_longer_names(found: LongerNames | None) -> None:
-    """Warn that a prefix (None: no prefix) matches keys that are not below it, if it does."""
+def report_longer_names(found: LongerNames) -> None:
+    """Warn that a prefix matches keys that are not below it, if it does."""
     if found:
         report_warning(str(found))
 

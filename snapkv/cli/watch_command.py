@@ -17,8 +17,11 @@ from snapkv.cli.moments import moment, settled
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
-    PrefixArgument,
+    PrefixesArgument,
+    PrefixesOption,
     StoreOptions,
+    common,
+    outermost,
     seconds,
     takes,
 )
@@ -42,7 +45,8 @@ IdleOption = Annotated[
 def watch(
     options: StoreOptions,
     rendering: RenderingOptions,
-    prefix: PrefixArgument = "",
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
     since_: WatchSinceOption = None,
     count: CountOption = None,
     patch: PatchOption = False,
@@ -57,42 +61,45 @@ def watch(
     """
     after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
-    with (
-        options.readable() as kv,
-        kv.watch(
-            renderer.name_keys(kv, raw=options.raw).key(prefix) or None,
-            settled(kv, after),
-            timeout=seconds(timeout),
-        ) as changes,
-    ):
-        before_of = partial(_values_before, kv)
-        shown = filter(None, (without_ignored(renderer, each, before_of) for each in changes))
-        try:
-            for found in islice(shown, count):
-                if out.structured:
-                    form = change_json if not options.observe else written_change_json
-                    before = before_of(found.changes) if patch else None
-                    out.record(changes_json(renderer, found, form, before))
-                else:
-                    write_changes(out, renderer, found, before_of)
-                sys.stdout.flush()
-        finally:
-            renderer.report_ignored()
+    with options.readable() as kv:
+        prefixes = outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
+        until = seconds(timeout)
+        with kv.watch(common(prefixes) or None, settled(kv, after), timeout=until) as changes:
+            before_of = partial(_values_before, kv)
+            shown = (without_ignored(renderer, each, before_of, prefixes) for each in changes)
+            try:
+                for found in islice(filter(None, shown), count):
+                    if out.structured:
+                        form = change_json if not options.observe else written_change_json
+                        before = before_of(found.changes) if patch else None
+                        out.record(changes_json(renderer, found, form, before))
+                    else:
+                        write_changes(out, renderer, found, before_of)
+                    sys.stdout.flush()
+            finally:
+                renderer.report_ignored()
 
 
 def without_ignored(
     renderer: Renderer,
     found: Changes[str],
     values_before: Callable[[list[Change[str]]], Sequence[bytes | None] | None],
+    prefixes: tuple[str, ...],
 ) -> Changes[str] | None:
-    """Return the changes of a time but for commits that are ignored, which it counts; None of none.
+    """Return the changes of a time to keys with prefixes, None without any.
 
-    Reads the values before changes that may be ignored.
+    Commits that are ignored are left out, and counted. Reads the values before changes that may be
+    ignored.
     """
     kept: list[Change[str]] = []
     for commit, group in groupby(found.changes, key=lambda change: change.commit):
-        changes = list(group)
-        if commit.note is None and commit.meta is None and _may_be_ignored(renderer, changes):
+        changes = [change for change in group if change.key.startswith(prefixes)]
+        if (
+            changes
+            and commit.note is None
+            and commit.meta is None
+            and _may_be_ignored(renderer, changes)
+        ):
             before = values_before(changes)
             if before is not None and _are_ignored(renderer, changes, before):
                 renderer.commits_ignored += 1

@@ -14,7 +14,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.store_options import StoreOptions, YesOption, takes
+from snapkv.cli.store_options import PrefixesOption, StoreOptions, YesOption, outermost, takes
 from snapkv.cli.terminal import (
     confirm_found,
     report,
@@ -114,52 +114,55 @@ def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:
 def rm(
     options: StoreOptions,
     keys: Annotated[list[str] | None, argument("KEY")] = None,
-    prefix: Annotated[str | None, option("--prefix PREFIX", "All keys that begin so.")] = None,
+    prefix: PrefixesOption = None,
     force: Annotated[bool, option("--force -f", "Ignore keys that do not exist.")] = False,
     if_revision: IfRevision = None,
     yes: YesOption = False,
 ) -> None:
     """Remove keys in one commit, and print its time.
 
-    With --prefix it asks. When one of the keys does not exist, nothing is removed.
+    With --prefix it asks. When one of the keys or prefixes has no key, nothing is removed.
     """
     keys = keys or []
-    if bool(keys) == (prefix is not None):
+    if bool(keys) == bool(prefix):
         raise CommandError("rm takes either keys or --prefix")
     guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
     with options.open_store() as kv:
         kv._core.check_own()  # before it asks
+        prefixes = outermost(prefix) if prefix else ()
         if not force:
-            _check_there(kv.at(), keys, prefix)
-        if prefix is not None:
-            _confirm_removal(kv, prefix, yes=yes)
-        prefixes = [] if prefix is None else [prefix]
+            _check_there(kv.at(), keys, prefixes)
+        if prefix:
+            _confirm_removal(kv, prefixes, yes=yes)
         commit = kv.commit(
             deletes=keys, delete_prefixes=prefixes, guards=guards, note=note, meta=meta
         )
     options.output.committed(commit)
 
 
-def _confirm_removal(kv: SnapshotKV, prefix: str, *, yes: bool) -> None:
+def _confirm_removal(kv: SnapshotKV, prefixes: tuple[str, ...], *, yes: bool) -> None:
     def look() -> list[str]:
-        return list(kv.at().keys(prefix))
+        head = kv.at()
+        return [key for prefix in prefixes for key in head.keys(prefix)]
 
     def question(keys: list[str]) -> str:
-        report_longer_names(LongerNames(prefix, keys))
-        return f"Remove {counted(len(keys), 'key')} under {prefix!r}?"
+        for prefix in prefixes:
+            report_longer_names(LongerNames(prefix, (k for k in keys if k.startswith(prefix))))
+        return f"Remove {counted(len(keys), 'key')} under {' and '.join(map(repr, prefixes))}?"
 
     if yes:
-        report_longer_names(LongerNames(prefix, look()))
+        question(look())
     else:
         confirm_found(look(), look, question, yes=False)
 
 
-def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> None:
+def _check_there(head: Snapshot[str], keys: list[str], prefixes: tuple[str, ...]) -> None:
     for key in keys:
         if key not in head:
             raise KeyNotFoundError(key)
-    if prefix is not None and not head.count(prefix):
-        raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
+    for prefix in prefixes:
+        if not head.count(prefix):
+            raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
 
 
 @takes("note", "meta", "writer", "force_fork", "raw", "archive")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from snapkv.engine.contract import KeyEvent
 from snapkv.errors import CompactedError
-from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
+from snapkv.layout import Keyspace, Mark, Selection, StampRecord, prefix_end
 from snapkv.model import Change, Commit, Difference
 from snapkv.reading.change_replay import (
     CommitChanges,
@@ -64,6 +64,12 @@ class Logged(NamedTuple):
     is_ignored: bool = False
 
 
+def selection_in(space: Keyspace, prefixes: Iterable[Any]) -> Selection:
+    """Return the stored keys with a prefix, none of which begins with another; "" or none: all."""
+    starts = sorted(space.range_of(each)[0] for each in prefixes if each)
+    return Selection(tuple(starts) or (space.prefix,))
+
+
 @bounds
 def log(
     kv: KeyspaceReads[Any],
@@ -71,7 +77,7 @@ def log(
     until: When | None = None,
     *,
     keys: Sequence[Any] = (),
-    prefix: Any = None,
+    prefixes: Sequence[Any] = (),
     newest_first: bool = True,
     wanted: int | None = None,
     details: bool = False,
@@ -79,21 +85,22 @@ def log(
 ) -> Iterator[Logged]:
     """Yield the commits in (since, until], or only the commits that changed given keys.
 
-    With `keys`, or a `prefix`, only commits that changed one of them, and only these keys are
+    With `keys`, or `prefixes`, only commits that changed one of them, and only these keys are
     `moved`; of observed keys always. Without `details`, `moved` is empty. If compaction left the
     oldest commit, but not what it changed, that is yielded only if all commits are wanted.
 
-    Costs two watches over the keys; for `keys` of a store one watch over each, and a round trip for
-    128 versions. Newest first, that for each page. The first page has `wanted` commits, and pages
-    grow, so a day of ticks is a few pages. At most a page is in memory, without values. With
-    `ignores` the values before changes that may be ignored are read, too: see `IgnoredCommits`.
+    Costs two watches over the keys, from the first to the last prefix; for `keys` of a store one
+    watch over each, and a round trip for 128 versions. Newest first, that for each page. The first
+    page has `wanted` commits, and pages grow, so a day of ticks is a few pages. At most a page is
+    in memory, without values. With `ignores` the values before changes that may be ignored are
+    read, too: see `IgnoredCommits`.
 
     Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
     """
     core = kv.reader
     core.check_open()
     low, high = _ends(core, since, until)
-    read = _Reading(core, kv.keyspace, keys, prefix, details, ignores)
+    read = _Reading(core, kv.keyspace, keys, prefixes, details, ignores)
     # what the oldest commit left did is not known
     oldest = []
     if since is None and low.ordinal > 1 and read.everything:
@@ -126,22 +133,24 @@ class _Reading:
         core: Reader,
         space: Keyspace,
         keys: Sequence[Any],
-        prefix: Any,
+        prefixes: Sequence[Any],
         details: bool,
         ignores: Ignores | None,
     ) -> None:
         self._core, self._details, self._space, self._ignores = core, details, space, ignores
         self._keys = [space.encode(key) for key in keys]
-        self._whole = space.range_of(space.default_prefix if prefix is None else prefix)
+        self._wanted = selection_in(space, prefixes)
         self._own = core.layout.data.prefix, core.layout.spaces
-        self.everything = not keys and prefix is None and core.policy.at_head
+        self.everything = not (keys or prefixes) and core.policy.at_head
 
     def span(self, low: Mark, high: Mark) -> Iterator[Logged]:
         """Yield the commits in (low, high] that are wanted, oldest first."""
         if self.everything:
             return self._all(low, high)
         if not self._keys:
-            return self._of_range(*self._whole, low, high)
+            ranges = self._wanted.ranges()
+            replayed = changed(self._core, ranges[0][0], ranges[-1][1], low, high)
+            return self._logged(replayed if len(ranges) == 1 else map(self._chosen, replayed))
         of_key = self._of_key if self._core.policy.at_head else self._of_observed_key
         found = merge(
             *(of_key(key, low, high) for key in dict.fromkeys(self._keys)),
@@ -162,6 +171,11 @@ class _Reading:
 
     def _of_range(self, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
         return self._logged(changed(self._core, start, end, low, high))
+
+    def _chosen(self, found: CommitChanges) -> CommitChanges:
+        """Return what a commit did to keys in the ranges."""
+        mine = [each for each in found.touched if self._wanted.has(each.last.kv.key)]
+        return found._replace(touched=mine)
 
     def _logged(self, found: Iterable[CommitChanges]) -> Iterator[Logged]:
         """Yield the commits that changed a key of the range."""

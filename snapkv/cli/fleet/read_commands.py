@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from heapq import merge
+from operator import attrgetter
 from typing import Annotated
 
 import typer
@@ -41,10 +43,11 @@ from snapkv.cli.moments import moment
 from snapkv.cli.store_options import (
     AtOption,
     KeyArgument,
-    PrefixArgument,
-    PrefixOption,
+    PrefixesArgument,
+    PrefixesOption,
     StoreOptions,
     grouped,
+    outermost,
     takes,
 )
 from snapkv.cli.terminal import Part
@@ -73,7 +76,8 @@ def ls(
     options: StoreOptions,
     chosen: FleetOptions,
     rendering: RenderingOptions,
-    prefix: PrefixArgument = "",
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
     at: AtOption = None,
     long: LongOption = False,
 ) -> None:
@@ -83,7 +87,8 @@ def ls(
     """
     when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
     with options.long_output() as out, chosen.open_members(out) as open_fleet:
-        write_keys(out, renderer, moment_of(open_fleet, when, policy), prefix, long)
+        shown = moment_of(open_fleet, when, policy)
+        write_keys(out, renderer, shown, outermost(given, prefix), long)
 
 
 @takes(store=False)
@@ -137,7 +142,8 @@ def diff(
     rendering: RenderingOptions,
     a: BeforeArgument,
     b: AfterArgument = "now",
-    prefix: PrefixOption = "",
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
     exit_code: ExitCodeOption = False,
 ) -> None:
     """Print what differs between two times: the member, then + added, - removed, ~ changed.
@@ -149,9 +155,13 @@ def diff(
     with options.long_output(*renderer.headings) as out, chosen.open_members(out) as open_fleet:
         since, until = (open_fleet.fleet.at(each, behind=policy) for each in (before, after))
         report_moments(open_fleet, since, until, now=after is None, policy=policy)
-        found = since.diff(until, prefix or None)
+        parts = [since.diff(until, each or None) for each in outermost(given, prefix)]
+        found = parts[0]  # of all, the same members are compared
         _write_members(out, found)
-        of_members = (Difference(out.key_of(each.key), each.before, each.after) for each in found)
+        in_order = merge(*parts, key=attrgetter("key"))
+        of_members = (
+            Difference(out.key_of(each.key), each.before, each.after) for each in in_order
+        )
         renderer.write(out, of_members)
         renderer.finish(out)
     renderer.report_ignored()
@@ -199,8 +209,8 @@ def log(
         moment(which.until),
         which.read(rendering),
     )
-    if key is not None and (which.prefix is not None or read["details"]):
-        what = "--prefix" if which.prefix is not None else "options of differences"
+    if key is not None and (which.prefix or read["details"]):
+        what = "--prefix" if which.prefix else "options of differences"
         raise CommandError(f"log KEY prints the versions of a key: leave {what} out")
     with options.long_output() as out, chosen.open_members(out) as open_fleet:
         span = _history_span(open_fleet, after, before_end, policy)

@@ -23,8 +23,11 @@ from snapkv.cli.moments import moment
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
-    PrefixArgument,
+    PrefixesArgument,
+    PrefixesOption,
     StoreOptions,
+    common,
+    outermost,
     seconds,
     takes,
 )
@@ -58,7 +61,8 @@ def watch(
     options: StoreOptions,
     chosen: FleetOptions,
     rendering: RenderingOptions,
-    prefix: PrefixArgument = "",
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
     since_: WatchSinceOption = None,
     count: CountOption = None,
     patch: PatchOption = False,
@@ -84,11 +88,13 @@ def watch(
     renderer = Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
     with Stop() as stop, chosen.open_members(out) as open_fleet:
-        shows = _Shows(out, renderer, open_fleet, patch)
+        prefixes = outermost(given, prefix)
+        shows = _Shows(out, renderer, open_fleet, patch, prefixes)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
         if token is not None:
             _check_members(resume, token, open_fleet)
-        with open_fleet.fleet.watch(prefix or None, after, behind=behind, resume=token) as changes:
+        under = common(prefixes) or None
+        with open_fleet.fleet.watch(under, after, behind=behind, resume=token) as changes:
             items = _until(changes, stop, idle_s)
             for _ in islice(filter(None, map(shows, items)), count):
                 sys.stdout.flush()
@@ -163,8 +169,16 @@ def _resumes_at(changes: FleetWatch) -> int:
 class _Shows:
     """Writes items of a watch, and says when members are left out and take part again."""
 
-    def __init__(self, out: Output, renderer: Renderer, open_fleet: OpenFleet, patch: bool) -> None:
+    def __init__(
+        self,
+        out: Output,
+        renderer: Renderer,
+        open_fleet: OpenFleet,
+        patch: bool,
+        prefixes: tuple[str, ...],
+    ) -> None:
         self._out, self._renderer, self._open_fleet, self._patch = out, renderer, open_fleet, patch
+        self._prefixes = prefixes
         self._missing: tuple[str, ...] = ()
 
     def __call__(self, found: FleetChanges | Late) -> bool:
@@ -203,7 +217,8 @@ class _Shows:
         return bool(kept or not shown)
 
     def _shown(self, name: str, found: Changes[str]) -> Changes[str] | None:
-        return without_ignored(self._renderer, found, partial(self._before, name))
+        before = partial(self._before, name)
+        return without_ignored(self._renderer, found, before, self._prefixes)
 
     def _json(self, name: str, found: Changes[str]) -> Json:
         form = change_json
