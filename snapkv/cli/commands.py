@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
+from keyword import iskeyword
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -36,11 +37,9 @@ OTHER_WORDS = {
     "checkout": "restore",
     "del": "rm",
     "delete": "rm",
-    "export": "dump",
     "find": "ls",
     "follow": "watch",
     "help": "--help",
-    "import": "import-prefix",
     "keys": "ls",
     "list": "ls",
     "read": "get",
@@ -135,7 +134,8 @@ class TimeCommand(Command):
 class CommandPlace(NamedTuple):
     """Where a command is, its panel in the help, and how many times it takes as arguments.
 
-    The module has it under its name, with `_` for `-`: a function, or an `App` with subcommands.
+    The module has it under its name, with `_` for `-` and after `import`: a function, or an `App`
+    with subcommands.
     """
 
     module: str
@@ -166,7 +166,7 @@ class LazyCommands(Mapping[str, Any]):
 
 def _made(name: str, place: CommandPlace) -> Any:
     """Return the command at a place, as typer makes it."""
-    found = getattr(import_module(place.module), name.replace("-", "_"))
+    found = getattr(import_module(place.module), name.replace("-", "_") + "_" * iskeyword(name))
     if isinstance(found, App):
         command: Any = get_command(found)
         command.rich_help_panel = place.panel

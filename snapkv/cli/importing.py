@@ -1,22 +1,39 @@
-"""The command import-prefix: copies keys of other programs into a store."""
+"""The commands import and import-prefix, what other programs have as commits; and export."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
+from snapkv import layout
+from snapkv.base.files import readable
 from snapkv.base.text import LongerNames
 from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument, option
-from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.formats import Json, commit_json, counted
-from snapkv.cli.store_options import StoreOptions, YesOption, takes, warnings_shown
-from snapkv.cli.terminal import confirm, progress_bar, report, report_longer_names, working
+from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
+from snapkv.cli.formats import Json, commit_json, counted, time_json, time_text
+from snapkv.cli.moments import moment, settled
+from snapkv.cli.store_options import AtOption, StoreOptions, YesOption, takes, warnings_shown
+from snapkv.cli.terminal import (
+    confirm,
+    progress_bar,
+    report,
+    report_longer_names,
+    report_warning,
+    standard_input,
+    working,
+)
 from snapkv.copying.import_prefix import ImportResult, Progress
 from snapkv.copying.import_prefix import import_prefix as import_into
+from snapkv.copying.key_files import read_folder, read_json, write_folder, write_json_lines
+from snapkv.copying.sources import OTHER_KEYS
+from snapkv.copying.store_target import LONG_KEYS
+from snapkv.engine.contract import Put, Txn
 from snapkv.engine.etcd.options import VARIABLES
+from snapkv.engine.memory import open_memory
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
@@ -43,6 +60,9 @@ ToOption = Annotated[
     ),
 ]
 
+BatchesOption = Annotated[bool, option("--batches", "Use several commits if one is too small.")]
+DryRunOption = Annotated[bool, option("--dry-run", "Only print what would be done.")]
+
 
 @takes("note", "meta", "writer", "force_fork", "raw")
 def import_prefix(
@@ -57,10 +77,8 @@ def import_prefix(
     replace: Annotated[
         bool, option("--replace", "Replace other values, remove keys that the source lacks.")
     ] = False,
-    batches: Annotated[
-        bool, option("--batches", "Use several commits if one is too small.")
-    ] = False,
-    dry_run: Annotated[bool, option("--dry-run", "Only print what would be done.")] = (False),
+    batches: BatchesOption = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
     """Commit the newest state of keys that other programs wrote, and print its time.
@@ -101,6 +119,97 @@ def import_prefix(
         with warnings_shown(again=not elsewhere):
             done = _run_shown(lambda progress: tried(kv, progress, dry_run), dry_run=dry_run)
     _report_result(options.output, done, dry_run)
+
+
+@takes("note", "meta", "writer", "force_fork", "raw")
+def import_(
+    options: StoreOptions,
+    source: Annotated[str, argument("DIR|FILE.jsonl|FILE.json|-")],
+    prefix: Annotated[str, option("--prefix PREFIX", "Put this before the keys.")] = "",
+    key: Annotated[str, option("--key FIELD", "The field of a record that has its key.")] = "key",
+    delete: Annotated[
+        bool, option("--delete", "Remove keys, with --prefix below it, that the source lacks.")
+    ] = False,
+    batches: BatchesOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Commit the files of a folder, or the records of JSON, and print the commit's time.
+
+    The path of a file below the folder is a key, and its bytes are the value. A line of FILE.jsonl,
+    or of the standard input (-), is a record: {"key": "a", "value": "1"}. FILE.json has an object
+    of keys and values, or a list of records. Only differences are written. With --delete it asks.
+    Creates the store if it does not exist.
+    """
+    url, meta = f"memory:{os.urandom(8).hex()}", options.facts
+    puts = [Put(name.encode(), value) for name, value in _read(source, key)]
+    if not puts:
+        raise CommandError(f"{source} has no keys: to remove keys, use rm", Exit.NO)
+    for name, times in Counter(put.key for put in puts).most_common(1):
+        if times > 1:
+            raise CommandError(f"{source} has key {name.decode()!r} {times} times: leave one")
+    open_memory(url).transact(lambda _: Txn(success=tuple(puts)), layout.FIRST_KEY, timeout=1.0)
+
+    def tried(kv: SnapshotKV, progress: Progress | None, dry_run: bool) -> ImportResult:
+        return import_into(
+            kv,
+            url,
+            "",
+            under=prefix,
+            replace=True,
+            keep=not delete,
+            batches=batches,
+            note=options.note or f"import {source}",
+            meta=meta,
+            progress=progress,
+            dry_run=dry_run,
+        )
+
+    with _importing(options, tried, dry_run) as kv:
+        if delete and not dry_run and (gone := tried(kv, None, True).removed):
+            confirm(f"Remove {counted(gone, 'key')} that {source} lacks?", yes=yes)
+        done = _run_shown(lambda progress: tried(kv, progress, dry_run), dry_run=dry_run)
+    _report_result(options.output, done, dry_run)
+
+
+def _read(source: str, field: str) -> Iterable[tuple[str, bytes]]:
+    """Return the keys and values of a source."""
+    if os.path.isdir(source):
+        return read_folder(source)
+    if source == "-":
+        return read_json(standard_input("the source -", "name a file").read(), source, field)
+    if not source.endswith((".json", ".jsonl")):
+        raise CommandError(f"{source!r} is not a folder, FILE.json or FILE.jsonl: name one, or -")
+    with readable(source) as file:
+        return read_json(file.read(), source, field)
+
+
+@takes("archive", "raw")
+def export(
+    options: StoreOptions,
+    target: Annotated[str, argument("DIR|FILE.jsonl")],
+    at: AtOption = None,
+    prefix: Annotated[
+        str, option("--prefix PREFIX", "Only keys that begin so, without this beginning.")
+    ] = "",
+) -> None:
+    """Write the keys of a moment as files of a new folder, or as records into a file .jsonl.
+
+    To import either with the same --prefix gives the same keys and values. The folder or the file
+    appears when it is complete.
+    """
+    when, lines = moment(at), target.endswith(".jsonl")
+    if target.endswith(".json"):
+        raise CommandError(f"export writes a folder or FILE.jsonl, not {target!r}: name one")
+    with sigterm_as_interrupt(), options.open_store() as kv:
+        snapshot = kv.at(settled(kv, when))
+        pairs = ((key[len(prefix) :], value) for key, value in snapshot.items(prefix))
+        count = (write_json_lines if lines else write_folder)(target, pairs)
+        spaces = (kv.space(name).at(revision=snapshot.revision) for name in (OTHER_KEYS, LONG_KEYS))
+        if left_out := sum(space.count() for space in spaces):
+            report_warning(f"left out: {counted(left_out, 'key')}, not UTF-8 or too long")
+    said = f"{counted(count, 'key')} at {time_text(snapshot.timestamp, raw=options.raw)}"
+    options.output.record({"keys": count, "at": time_json(snapshot.timestamp)}, said)
 
 
 @contextmanager
@@ -180,7 +289,7 @@ def _report_result(out: Output, done: ImportResult, dry_run: bool) -> None:
         "removed": done.removed,
         "left_out": done.left_out,
         "commits": done.commits,
-        "source_revision": done.revision,
+        "source_revision": done.revision or None,
         "commit": None if done.newest is None else commit_json(done.newest),
     }
     said = (

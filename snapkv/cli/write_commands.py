@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import Annotated
 
+from snapkv.base.files import readable
 from snapkv.base.text import LongerNames
 from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument, option
@@ -19,7 +19,6 @@ from snapkv.cli.terminal import (
     confirm_found,
     report,
     report_longer_names,
-    report_warning,
     standard_input,
 )
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
@@ -46,9 +45,9 @@ def put(
 ) -> None:
     """Save keys in one commit, and print its time.
 
-    The value - is read from the standard input, exactly: a secret given that way, or by --file, is
-    not seen in the list of processes and in the history of the shell. Creates the store if it does
-    not exist.
+    The value @FILE is read from that file, and - from the standard input, exactly: a secret given
+    that way, or by --file, is not seen in the list of processes and in the history of the shell.
+    Creates the store if it does not exist.
     """
     puts, meta = _pairs(words, file), options.facts
     guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
@@ -71,34 +70,15 @@ def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
         raise CommandError("put takes each key once")
     if values.count(STDIN) > 1:
         raise CommandError("only one value can come from the standard input")
-    for value in values:
-        _check_no_file(value)
     return {key: _value(word) for key, word in zip(keys, values, strict=True)}
-
-
-def _check_no_file(value: str) -> None:
-    """Raise `CommandError` for @FILE, which curl takes for a file; warn if no such file exists."""
-    if not value.startswith("@") or len(value) == 1:
-        return
-    try:
-        is_file = Path(value[1:]).exists()
-    except (OSError, ValueError):  # such as a name that is too long
-        is_file = False
-    if is_file:
-        raise CommandError(
-            f"the value {value!r} would be stored as this text: for the content of the file give "
-            f"KEY --file {shlex.quote(value[1:])}; to store the text, give the value - and write "
-            "it to the standard input"
-        )
-    report_warning(
-        "a value that begins with @ is stored as this text; for the content of a file give "
-        "KEY --file PATH"
-    )
 
 
 def _value(word: str) -> bytes:
     if word == STDIN:
         return standard_input("the value -", "give the value, or --file").read()
+    if word.startswith("@"):
+        with readable(word[1:]) as file:
+            return file.read()
     return os.fsencode(word)
 
 

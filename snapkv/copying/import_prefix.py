@@ -71,6 +71,7 @@ def import_prefix(
     strip: bool = False,
     under: str = "",
     replace: bool = False,
+    keep: bool = False,
     batches: bool = False,
     note: str | None = None,
     writer: str | None = None,
@@ -88,8 +89,8 @@ def import_prefix(
 
     Keys keep their full names; `strip` removes the prefix, and `under` is put before them. With
     `replace`, keys below the new names that differ are replaced, and keys that the source does not
-    have are removed. Without it, the store may hold there only keys with the same values as the
-    source: so an interrupted import can continue.
+    have are removed, unless `keep`. Without `replace`, the store may hold there only keys with the
+    same values as the source: so an interrupted import can continue.
 
     The import is one commit. With `batches=True`, an import that is too large for one commit
     becomes several, each small enough, with notes "import 3 of 12: ..."; readers see them one by
@@ -128,7 +129,7 @@ def import_prefix(
         if not source.keys:
             raise KeyNotFoundError(prefix, reason=_nothing_found(prefix, source.left_out))
         target = under + ("" if strip else prefix)
-        work = _Import(store.raw, source, names, target, replace, said)
+        work = _Import(store.raw, source, names, target, replace, keep, said)
         done = work.count(batches)
         return done if dry_run else work.carry_out(done, progress or (lambda *_: None))
 
@@ -142,6 +143,7 @@ class _Import:
     names: Names
     target: str
     replace: bool
+    keep: bool
     said: Ops  # what each commit says of itself
     head: Snapshot[str] = field(init=False)
     room: CommitRoom[str] = field(init=False)
@@ -188,7 +190,7 @@ class _Import:
     def _writes(self) -> Iterator[Write]:
         """Yield the differences in key order; raises `StoreNotEmptyError` without `replace`."""
         for old, new in paired(self.head.items(self.target), self.source.pairs(self.names)):
-            if old and old != new:
+            if old and old != new and not (self.keep and new is None):
                 self._check_replace(old[0], removes=new is None)
                 yield new or (old[0], None)
             elif new and not old:
