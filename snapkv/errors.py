@@ -14,7 +14,9 @@ from typing import Any, NoReturn, TypeVar
 E = TypeVar("E", bound=BaseException)
 
 NAMED_MAX = 10
-"""The most members of a fleet that one message names."""
+"""The most members of a fleet, or keys, that one message names."""
+NOTE_CHARS_MAX = 60
+"""The most characters of a commit's note that a message repeats."""
 
 LOGICAL_BITS = 18
 TIMESTAMP_MAX = (1 << 64) - 1
@@ -313,6 +315,29 @@ class ConflictError(SnapKVError, RuntimeError):
         self.failed, self.tries = tuple(failed), tries
         what = "; ".join(f"{guard} but found revision {found}" for guard, found in self.failed)
         super().__init__(message or f"guard failed: {what}")
+
+
+class RevertConflictError(ConflictError):
+    """Keys that a revert would put back changed again later; nothing was written.
+
+    `conflicts` maps each of them to the newest commit that changed it.
+    """
+
+    def __init__(self, conflicts: Mapping[str, Any]) -> None:
+        named = [
+            f"{key!r} at {dated(each.ts)} by {each.writer or 'another program'}"
+            + ("" if each.note is None else f" ({each.note[:NOTE_CHARS_MAX]!r})")
+            for key, each in list(conflicts.items())[:NAMED_MAX]
+        ]
+        if (more := len(conflicts) - NAMED_MAX) > 0:
+            named.append(f"and {more:,} more")
+        keys = "1 key" if len(conflicts) == 1 else f"{len(conflicts):,} keys"
+        super().__init__(
+            (),
+            f"{keys} changed again later: {'; '.join(named)}; pass theirs=True to leave such keys "
+            "as they are, or force=True to put them back, too",
+        )
+        self.conflicts = dict(conflicts)
 
 
 class CommitTimeoutError(SnapKVError, TimeoutError):

@@ -177,6 +177,18 @@ class Updated(Generic[V]):
     tries: int
 
 
+class Reverted(NamedTuple):
+    """The result of `revert`: what it changed, in bytes, whatever the codec.
+
+    `commit` is None if it changed nothing, and for `dry_run`. `conflicts` maps each key that
+    changed again later, in key order, to the newest commit that changed it.
+    """
+
+    commit: Commit | None
+    changes: tuple[Difference[str], ...]
+    conflicts: dict[str, Commit]
+
+
 @dataclass(frozen=True, slots=True)
 class AtRevision:
     """Guard: the key was last written at exactly this revision (`Entry.revision`)."""

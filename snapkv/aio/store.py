@@ -123,6 +123,7 @@ class SnapshotKV(Shown, Writes[str, V], AsyncClosing):
     multi_save_and_remove_with_prefix = written(SyncSnapshotKV[V].multi_save_and_remove_with_prefix)
     commit = written(SyncSnapshotKV[V].commit, "`build` is a plain function, which must not wait.")
     restore = written(SyncSnapshotKV[V].restore)
+    revert = written(SyncSnapshotKV[V].revert)
     resolve = written(SyncSnapshotKV[V].resolve)
 
     # --- the time line ---

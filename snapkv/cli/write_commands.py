@@ -24,7 +24,7 @@ from snapkv.cli.terminal import (
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
-from snapkv.store.restore import RestorePlan, planned
+from snapkv.store.restore import ChosenKeys, RestorePlan, planned
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
@@ -202,7 +202,7 @@ def restore(
 def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) -> RestorePlan:
     """Return what restoring would change; its errors name the options of the command line."""
     try:
-        return planned(kv, target, prefix, before_first=before_first)
+        return planned(kv, target, ChosenKeys.of(prefixes=[prefix]), before_first=before_first)
     except InvalidTimeError as e:
         raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from snapkv.base.arguments import check_bool, check_int
+from snapkv.base.arguments import check_bool, check_int, check_text
 from snapkv.base.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.base.lifecycle import Closing
 from snapkv.codecs import Codec, T
@@ -18,7 +18,7 @@ from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.hooks import CloseEvent
 from snapkv.layout import StampRecord
-from snapkv.model import Build, Commit, Compaction, Guard, Ops, Scalar, V
+from snapkv.model import Build, Commit, Compaction, Guard, Ops, Reverted, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds
 from snapkv.store import dump as _dump
@@ -32,7 +32,8 @@ from snapkv.store.diagnostics import (
     stats,
 )
 from snapkv.store.recorder_watermarks import Watermark, forget, watermarks
-from snapkv.store.restore import restored
+from snapkv.store.restore import ChosenKeys, restored
+from snapkv.store.revert import Revert, reverted
 from snapkv.store.store_writer import StoreWriter
 from snapkv.store.writes import Addition, KeyspaceWrites, Space, building, names
 from snapkv.times import When, check_timestamp, format_time
@@ -221,6 +222,8 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         when: When,
         prefix: str = "",
         *,
+        keys: Iterable[str] = (),
+        prefixes: Iterable[str] = (),
         note: str | None = None,
         writer: str | None = None,
         meta: Mapping[str, Scalar] | None = None,
@@ -229,20 +232,70 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
     ) -> Commit:
         """Make the present equal a past moment, in one commit; return it.
 
+        It restores the given keys and all with one of the prefixes, or without either every key.
         `store.diff(None, when, prefix)` shows what it would do. It restores text keys only: keys in
         spaces belong to the layers that wrote them. Only differences are written; if other writers
         keep committing first, everything is. A moment before the first commit needs
-        `before_first=True`, because it removes every key (with the prefix).
+        `before_first=True`, because it removes every key (of the given ones).
 
         `timeout` (seconds) bounds all of it, reads and commits together, of which a commit gets 60
         at most. Without it `read_timeout` bounds each read, and `commit_timeout` each commit.
 
-        Raises `InvalidTimeError`, `KeyNotFoundError` (a KeyError: no key has the prefix, now or
-        then), `CompactedError`, `CommitTooLargeError`, `ReadTimeoutError` (nothing was written),
-        and as `commit`.
+        Raises `InvalidTimeError`, `KeyNotFoundError` (a KeyError: no key has the name or prefix,
+        now or then), `CompactedError`, `CommitTooLargeError`, `ReadTimeoutError` (nothing was
+        written), and as `commit`.
         """
+        check_text("prefix", prefix)
+        chosen = ChosenKeys.of(keys, [*listed(prefixes, "prefixes"), *filter(None, [prefix])])
         said = Ops(note=note, writer=writer, meta=meta)
-        return restored(self.raw, self._core, when, prefix, said, before_first, timeout)
+        return restored(self.raw, self._core, when, chosen, said, before_first, timeout)
+
+    def revert(
+        self,
+        *commits: When,
+        keys: Iterable[str] = (),
+        prefixes: Iterable[str] = (),
+        theirs: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+        timeout: float | None = None,
+    ) -> Reverted:
+        """Put back what some commits changed, and only that, in one commit; return what it did.
+
+        Each changed text key gets the value from before its commit, or is removed; with `keys` and
+        `prefixes`, only such keys. A later commit that changed a key to another value is a
+        conflict, unless it is one of `commits`: with `theirs` such a key keeps its later value,
+        with `force` it loses it. With `dry_run` nothing is written, and conflicts do not raise.
+
+        A commit is named by its exact time, the millisecond of a date, or `rev:4`; ticks do not
+        count, and commits that shared a transaction are one. A revert can be reverted.
+
+        Costs two watches for each commit, and two over what was committed since the first one. A
+        guard checks each key, or, where an engine takes fewer guards, that nothing was committed
+        meanwhile; if it fails, what came is read, and the revert tried again, 64 times in all.
+        `timeout` is as for `restore`.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     first = store.commit(puts={"a": b"1"})
+        ...     wrong = store.commit(puts={"a": b"2", "b": b"2"})
+        ...     later = store.commit(puts={"c": b"3"})
+        ...     done = store.revert(wrong.ts)
+        ...     [change.key for change in done.changes], dict(store.at())
+        (['a', 'b'], {'a': b'1', 'c': b'3'})
+
+        Raises `RevertConflictError` (nothing was written; it names the keys and the later commits),
+        `InvalidTimeError` (such a commit does not exist), `KeyNotFoundError` (a KeyError: the
+        commits changed no key of the name or prefix), `CompactedError`, `CommitTooLargeError`,
+        `ReadTimeoutError`, and as `commit`.
+        """
+        chosen = ChosenKeys.of(keys, prefixes)
+        revert = Revert(self.raw, commits, chosen, theirs=theirs, force=force)
+        said = Ops(note=note, writer=writer, meta=meta)
+        return reverted(self._core, revert, said, dry_run=dry_run, timeout=timeout)
 
     # --- unknown outcomes ---
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from snapkv.base.text import LongerNames
 from snapkv.errors import ConflictError, InvalidOptionError
 from snapkv.model import Commit, HeadAt
-from snapkv.store.restore import RestorePlan, planned
+from snapkv.store.restore import ChosenKeys, RestorePlan, planned
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 from snapkv.ui.commit_list import steps_on
@@ -57,7 +57,9 @@ class Restores:
 
     def preview(self, when: When, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
         """Return what restoring a moment would change; raises as `SnapshotKV.restore`."""
-        return self._preview(planned(self._store, when, prefix), prefix, rows_max)
+        return self._preview(
+            planned(self._store, when, ChosenKeys.of(prefixes=[prefix])), prefix, rows_max
+        )
 
     def _preview(self, plan: RestorePlan, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
         counts = Counter(kind_of(each.before, each.after) for each in plan.changes)
@@ -89,7 +91,7 @@ class Restores:
         if not note.strip():
             raise InvalidOptionError("a restore needs a note: say why")
         for _ in range(TRIES):
-            plan = planned(self._store, timestamp, prefix)
+            plan = planned(self._store, timestamp, ChosenKeys.of(prefixes=[prefix]))
             preview = self._preview(plan, prefix)
             if preview.head != head and self._changed_since(head):
                 raise ConflictError([(HeadAt(head), preview.head)], STALE)

@@ -43,6 +43,7 @@ WRITES = {
         lambda _: SpaceOps({b"a": b"2"}), **said
     ),
     "restore": lambda store, **said: store.restore(0, before_first=True, **said),
+    "revert": lambda store, **said: store.revert(store.resolved(), **said).commit,
     "load_dump": lambda store, **said: store.load_dump(
         io.BytesIO(dump_of({"a": b"2"})), replace=True, **said
     ),

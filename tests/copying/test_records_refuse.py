@@ -36,6 +36,7 @@ WRITES: dict[str, Callable[[SnapshotKV], Any]] = {
     "space": lambda record: record.space("s").save(b"k", b"1"),
     "update": lambda record: record.update("/registry/a", lambda value: b"x"),
     "restore": lambda record: record.restore(record.resolved()),
+    "revert": lambda record: record.revert(record.resolved()),
     "load_dump": lambda record: record.load_dump(dumped(), replace=True),
     "tick": lambda record: record.tick(),
     "final": lambda record: record.at(record.resolved() + 1, final=True),
