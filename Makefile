@@ -120,6 +120,7 @@ test-fast: $(VENV)/.installed-test $(VENV)/.compiled
 test-etcd: $(VENV)/.installed-test $(VENV)/.compiled
 	for etcd in $(ETCDS); do $$etcd --version | head -1 && SNAPKV_TEST_ETCD=$$etcd $(TEST) -n $(JOBS) \
 	  --dist loadgroup $(PYTEST_ARGS) tests/engine tests/conformance tests/copying tests/cli/test_cli_docs.py \
+	  tests/cli/test_cli_snapshots.py \
 	  || exit; done
 
 lint: $(VENV)/.installed-lint docs

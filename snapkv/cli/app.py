@@ -32,6 +32,7 @@ COMMANDS = {
     "restore": CommandPlace("snapkv.cli.write_commands", "Write", times=1),
     "resolve": CommandPlace("snapkv.cli.write_commands", "Write"),
     "import": CommandPlace("snapkv.cli.importing", "Write"),
+    "import-etcd": CommandPlace("snapkv.cli.importing", "Write"),
     "import-prefix": CommandPlace("snapkv.cli.importing", "Write"),
     "tick": CommandPlace("snapkv.cli.tick_command", "Write"),
     "compact": CommandPlace("snapkv.cli.maintenance_commands", "Keep", times=1),

@@ -207,7 +207,9 @@ class Commands(_Params, TyperGroup):
         return result
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first word names, and the words after it."""
+        """Return the command that the first word names, or two words, and the words after it."""
+        if args[:2] == ["import", "etcd"] and "import-etcd" in self.commands:
+            args = ["import-etcd", *args[2:]]
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except Exception as e:  # of typer; the class depends on its version

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Annotated
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Annotated, Any
 
 from snapkv import layout
 from snapkv.base.files import readable
@@ -16,6 +17,7 @@ from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
 from snapkv.cli.formats import Json, commit_json, counted, time_json, time_text
 from snapkv.cli.moments import moment, settled
+from snapkv.cli.recording import RecorderProgress
 from snapkv.cli.store_options import AtOption, StoreOptions, YesOption, takes, warnings_shown
 from snapkv.cli.terminal import (
     confirm,
@@ -26,7 +28,9 @@ from snapkv.cli.terminal import (
     standard_input,
     working,
 )
-from snapkv.copying.import_prefix import ImportResult, Progress
+from snapkv.clock import ManualClock
+from snapkv.copying import record as recorder_of
+from snapkv.copying.import_prefix import ImportResult
 from snapkv.copying.import_prefix import import_prefix as import_into
 from snapkv.copying.key_files import read_folder, read_json, write_folder, write_json_lines
 from snapkv.copying.sources import OTHER_KEYS
@@ -41,12 +45,14 @@ from snapkv.errors import (
     StoreNotEmptyError,
     StoreNotFoundError,
 )
+from snapkv.store.location import open_engine
 from snapkv.store.open import STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
+from snapkv.times import physical_ms, resolve
 
-Tried = Callable[[SnapshotKV, Progress | None, bool], ImportResult]
-"""An import into a store, with what shows its progress; True for a dry run."""
+Import = Callable[..., ImportResult]
+"""`import_prefix` of a source, but for the store, `progress` and `dry_run`."""
 
 FROM_VARIABLES = {
     option: variable.replace("_ETCD_", "_FROM_") for option, variable in VARIABLES.items()
@@ -87,26 +93,19 @@ def import_prefix(
     interrupted one. With --replace it asks. Creates the store if it does not exist; a dry run does
     not.
     """
-    meta = options.facts
     elsewhere = source not in (None, store)
-    source_options = _source_options(str(source), os.environ) if elsewhere else None
-
-    def tried(kv: SnapshotKV, progress: Progress | None, dry_run: bool) -> ImportResult:
-        return import_into(
-            kv,
-            source or str(store),
-            prefix,
-            strip=strip,
-            under=under,
-            replace=replace,
-            batches=batches,
-            note=options.note,
-            meta=meta,
-            progress=progress,
-            source_options=source_options,
-            dry_run=dry_run,
-        )
-
+    tried: Import = partial(
+        import_into,
+        source_url=source or str(store),
+        prefix=prefix,
+        strip=strip,
+        under=under,
+        replace=replace,
+        batches=batches,
+        note=options.note,
+        meta=options.facts,
+        source_options=_source_options(str(source), os.environ) if elsewhere else None,
+    )
     shown = _denial_explained(source if elsewhere else None)
     with shown, _importing(options, tried, dry_run) as kv:
         target = under + ("" if strip else prefix)
@@ -117,7 +116,7 @@ def import_prefix(
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
             confirm(f"Replace what differs of {what} in {store}?", yes=yes)
         with warnings_shown(again=not elsewhere):
-            done = _run_shown(lambda progress: tried(kv, progress, dry_run), dry_run=dry_run)
+            done = _run_shown(partial(tried, kv, dry_run=dry_run), dry_run=dry_run)
     _report_result(options.output, done, dry_run)
 
 
@@ -141,7 +140,7 @@ def import_(
     of keys and values, or a list of records. Only differences are written. With --delete it asks.
     Creates the store if it does not exist.
     """
-    url, meta = f"memory:{os.urandom(8).hex()}", options.facts
+    url = f"memory:{os.urandom(8).hex()}"
     puts = [Put(name.encode(), value) for name, value in _read(source, key)]
     if not puts:
         raise CommandError(f"{source} has no keys: to remove keys, use rm", Exit.NO)
@@ -149,27 +148,53 @@ def import_(
         if times > 1:
             raise CommandError(f"{source} has key {name.decode()!r} {times} times: leave one")
     open_memory(url).transact(lambda _: Txn(success=tuple(puts)), layout.FIRST_KEY, timeout=1.0)
-
-    def tried(kv: SnapshotKV, progress: Progress | None, dry_run: bool) -> ImportResult:
-        return import_into(
-            kv,
-            url,
-            "",
-            under=prefix,
-            replace=True,
-            keep=not delete,
-            batches=batches,
-            note=options.note or f"import {source}",
-            meta=meta,
-            progress=progress,
-            dry_run=dry_run,
-        )
-
+    said: dict[str, Any] = {"note": options.note or f"import {source}", "meta": options.facts}
+    said |= {"source_url": url, "prefix": "", "under": prefix, "batches": batches}
+    tried: Import = partial(import_into, replace=True, keep=not delete, **said)
     with _importing(options, tried, dry_run) as kv:
-        if delete and not dry_run and (gone := tried(kv, None, True).removed):
+        if delete and not dry_run and (gone := tried(kv, dry_run=True).removed):
             confirm(f"Remove {counted(gone, 'key')} that {source} lacks?", yes=yes)
-        done = _run_shown(lambda progress: tried(kv, progress, dry_run), dry_run=dry_run)
+        done = _run_shown(partial(tried, kv, dry_run=dry_run), dry_run=dry_run)
     _report_result(options.output, done, dry_run)
+
+
+@takes("writer", "observe", "raw")
+def import_etcd(
+    options: StoreOptions,
+    files: Annotated[list[str], argument("FILE.db")],
+    time: Annotated[
+        str | None, option("--time TIME", "When the one file was saved; else the file's own time.")
+    ] = None,
+) -> None:
+    """Make snapshot files of etcd a store's history, and print the times of their newest revisions.
+
+    Each file brings the revisions that it still has, with the time at which it was saved; what is
+    lost between two files is noted. Files whose revisions the store has are passed over.
+    """
+    saved, recorded, shows = (
+        moment(time, "start"),
+        0,
+        RecorderProgress(options.output, print, quiet=True),
+    )
+    if saved is not None and len(files) > 1:
+        raise CommandError("--time is the time of one file: import several one by one")
+    with suppress(StoreNotFoundError), options.open_store() as kv:
+        for commit in kv.commits(newest_first=True, limit=1):
+            recorded = commit.source_revision or 0
+    found: list[tuple[int, str]] = []
+    for url in (f"etcd-snapshot:{file}" for file in files):
+        engine = open_engine(url, create=False, options={})
+        found.append((engine.get(layout.FIRST_KEY).header.revision, url))
+    for revision, url in sorted(found):
+        ms = int(os.stat(url.partition(":")[2]).st_mtime * 1_000)
+        clock = ManualClock(ms if saved is None else physical_ms(resolve(saved, ms)))
+        keys: dict[str, Any] = {"observe": options.observed or "", "exclude": options.exclude or ()}
+        into = {"into": options.url, "into_name": options.store_name}
+        if revision > recorded:
+            newest = recorder_of(url, report=shows, clock=clock, **into, **keys).catch_up()
+            options.output.record({"source": url, **time_json(newest)}, options.output.time(newest))
+            if physical_ms(newest) > clock.now_ms():
+                report_warning(f"{url} is dated before what the store has: its time is moved up")
 
 
 def _read(source: str, field: str) -> Iterable[tuple[str, bytes]]:
@@ -213,7 +238,7 @@ def export(
 
 
 @contextmanager
-def _importing(options: StoreOptions, tried: Tried, dry_run: bool) -> Iterator[SnapshotKV]:
+def _importing(options: StoreOptions, tried: Import, dry_run: bool) -> Iterator[SnapshotKV]:
     """Yield the store; before it is made, the import is tried in memory: no empty store is left."""
     with ExitStack() as held:
         try:
@@ -222,7 +247,7 @@ def _importing(options: StoreOptions, tried: Tried, dry_run: bool) -> Iterator[S
             if dry_run:
                 raise
             with warnings_shown(), open_store("memory:") as nothing:
-                _run_shown(lambda _: tried(nothing, None, True), dry_run=True)
+                _run_shown(partial(tried, nothing, dry_run=True), dry_run=True)
             kv = held.enter_context(options.open_store(create=True))
         yield kv
 
@@ -247,13 +272,13 @@ def _denial_explained(source: str | None) -> Iterator[None]:
         raise CommandError(f"{e} ({told})", Exit.NO_STORE) from e
 
 
-def _run_shown(run: Callable[[Progress | None], ImportResult], *, dry_run: bool) -> ImportResult:
+def _run_shown(run: Import, *, dry_run: bool) -> ImportResult:
     """Run an import with a progress bar; its errors advise options of the command line."""
     begun, kept = False, False
     try:
         if dry_run:
             with working("reading"):
-                return run(None)
+                return run()
         with progress_bar("importing") as move:
 
             def moved(done: int, total: int) -> None:
@@ -265,7 +290,7 @@ def _run_shown(run: Callable[[Progress | None], ImportResult], *, dry_run: bool)
                 begun, kept = total > 1, done > 0
                 move(done, total)
 
-            return run(moved)
+            return run(progress=moved)
     except KeyboardInterrupt:
         if begun:
             report("interrupted: imported keys stay; another import continues there")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 from snapkv.base.files import readable
@@ -39,17 +38,16 @@ IfRevision = Annotated[
 def put(
     options: StoreOptions,
     words: Annotated[list[str], argument("KEY VALUE")],
-    file: Annotated[Path | None, option("--file FILE", "Take the value from a file.")] = None,
     if_absent: Annotated[bool, option("--if-absent", "Only if no such key exists.")] = False,
     if_revision: IfRevision = None,
 ) -> None:
     """Save keys in one commit, and print its time.
 
     The value @FILE is read from that file, and - from the standard input, exactly: a secret given
-    that way, or by --file, is not seen in the list of processes and in the history of the shell.
-    Creates the store if it does not exist.
+    that way is not seen in the list of processes and in the history of the shell. Creates the store
+    if it does not exist.
     """
-    puts, meta = _pairs(words, file), options.facts
+    puts, meta = _pairs(words), options.facts
     guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
     guards += _at_revision(list(puts), if_revision)
     with options.open_store(create=True) as kv:
@@ -57,12 +55,8 @@ def put(
     options.output.committed(commit)
 
 
-def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
+def _pairs(words: list[str]) -> dict[str, bytes]:
     """Return the keys and values of the words on a command line."""
-    if file is not None:
-        if len(words) != 1:
-            raise CommandError("--file goes with one key and no value")
-        return {words[0]: file.read_bytes()}
     if len(words) % 2:
         raise CommandError(f"put takes a value after each key; {words[-1]!r} has none")
     keys, values = words[::2], words[1::2]
@@ -75,7 +69,7 @@ def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
 
 def _value(word: str) -> bytes:
     if word == STDIN:
-        return standard_input("the value -", "give the value, or --file").read()
+        return standard_input("the value -", "give the value, or @FILE").read()
     if word.startswith("@"):
         with readable(word[1:]) as file:
             return file.read()

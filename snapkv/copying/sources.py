@@ -317,7 +317,12 @@ class PrefixSource(ForeignSource):
         return last if revision <= last.mod_revision else self.mark(revision, last)
 
     def first(self) -> KeyValue:
-        """Return a mark of now at the engine's newest revision: what was before has no times."""
+        """Return a mark of now at the engine's newest revision: what was before has no times.
+
+        The history of a snapshot file is known to be before its time: there, at its oldest one.
+        """
+        if self.engine.url.startswith("etcd-snapshot:"):
+            return self.mark(max(1, self.engine.compacted_revision()), None)
         return self.mark(self.engine.get(FIRST_KEY).header.revision, None)
 
     def after(self, last: KeyValue, compacted: int) -> KeyValue:

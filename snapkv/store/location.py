@@ -115,6 +115,12 @@ def _etcd(url: str, create: bool, home: bytes, environment: bool, **options: Any
     return open_etcd(url, home=home, **(options if environment else without_environment(options)))
 
 
+def _snapshot(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
+    from snapkv.engine.etcd.snapshot_file import SnapshotEngine
+
+    return SnapshotEngine(url)
+
+
 def _archive(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
     from snapkv.archive.engine import open_archived
 
@@ -124,6 +130,7 @@ def _archive(url: str, create: bool, home: bytes, environment: bool, **options: 
 _ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
     "archive": (_archive, ("storage",)),
     "etcd": (_etcd, (*CONNECTION, *LIMITS)),
+    "etcd-snapshot": (_snapshot, ()),
     "memory": (_memory, ()),
     "lmdb": (_lmdb, ("durability", "map_bytes", "mode", "request_bytes_max")),
 }

@@ -111,7 +111,7 @@ def test_a_store_that_answers_is_not(cli: Cli) -> None:
 
 def test_help_of_put_warns_of_secrets(cli: Cli) -> None:
     shown = re.sub(r"\s+", " ", cli.ok("put", "--help").out)
-    assert "a secret given that way, or by --file, is not seen in the list of processes" in shown
+    assert "a secret given that way is not seen in the list of processes" in shown
 
 
 def test_python_m_is_the_command_line() -> None:

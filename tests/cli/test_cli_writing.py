@@ -20,7 +20,7 @@ def test_put_takes_pairs_files_and_the_standard_input(any_cli: Cli, tmp_path: Pa
     cli = any_cli
     cli.ok("put", "a", "1", "b", "2", "c", "-", "--note", "three", stdin=b"\x00\n")
     (tmp_path / "value").write_bytes(b"\xff\r\n")
-    cli.ok("put", "d", "--file", "value")
+    cli.ok("put", "d", "@value")
     cli.ok("put", "--", "e", "-5")
     with snapkv.open(cli.url) as store:
         assert dict(store.at().items()) == {
@@ -104,9 +104,9 @@ def test_writes_print_the_time_that_finds_them(any_cli: Cli) -> None:
         ["a", "1", "b"],
         ["a", "1", "a", "2"],
         ["a", "-", "b", "-"],
-        ["a", "1", "--file", "value"],
-        ["a", "--file", "missing"],
-        ["a", "--file", "."],
+        ["a", "1", "@value"],
+        ["a", "@missing"],
+        ["a", "@."],
         ["a", "1", "b", "2", "--if-revision", "3"],
         [],
     ],
