@@ -25,7 +25,9 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from enum import EnumType
 from pathlib import Path
+from types import FunctionType, UnionType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -109,7 +111,8 @@ def _name(name: str, value: Any) -> Iterator[str]:
     elif callable(value):
         yield f"{name}{_signature(value)}"
     else:
-        kind = type(value).__name__
+        # Python 3.14 has one class for both kinds of unions.
+        kind = "UnionType" if isinstance(value, UnionType) else type(value).__name__
         yield f"{name}: {kind}{f' = {value!r}' if kind in ('int', 'str', 'float') else ''}"
 
 
@@ -129,6 +132,10 @@ def _member(name: str, value: Any) -> str:
 
 
 def _signature(value: Any) -> str:
+    if isinstance(value, EnumType):
+        return "(value)"  # Python 3.14 shows another signature
+    if not isinstance(value, (type, FunctionType)):
+        return "(...)"  # of aliases and builtins 3.14 shows more
     try:
         text = str(inspect.signature(value))
     except (TypeError, ValueError):
