@@ -40,7 +40,7 @@ StoreOption = Annotated[
     str,
     option(
         "--store URL",
-        "The store of the records, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
+        "The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
         envvar=STORE_VARIABLE,
     ),
 ]
@@ -165,19 +165,10 @@ def _function(text: str) -> tuple[str, Any]:
 
 # --- serve ---
 
-
 VARIABLES = "CDCMETA"
 PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = 5984, 8_000_000, 128_000_000
 """The defaults of `cdcmeta.couch_http`, repeated here so that --help needs no extra."""
 
-Store = Annotated[
-    str,
-    option(
-        "--store URL",
-        "The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
-        envvar=STORE_VARIABLE,
-    ),
-]
 User = Annotated[str | None, user_option(VARIABLES)]
 PasswordFile = Annotated[Path | None, password_file_option(VARIABLES)]
 CorsOrigin = Annotated[
@@ -193,7 +184,7 @@ MaxBulk = Annotated[int, option("--max-bulk BYTES", "The largest body of _bulk_d
 
 
 def serve(
-    store: Store,
+    store: StoreOption,
     name: NameOption = "default",
     host: HostOption = HOST,
     port: PortOption = PORT,
@@ -204,6 +195,7 @@ def serve(
     cors_origin: CorsOrigin = None,
     max_body: MaxBody = BODY_BYTES_MAX,
     max_bulk: MaxBulk = BULK_BYTES_MAX,
+    metrics: MetricsOption = None,
 ) -> None:
     """Serve the databases of a store with CouchDB's HTTP interface, until Ctrl-C or SIGTERM.
 
@@ -217,16 +209,18 @@ def serve(
     limits = Limits(
         body_bytes=max_body,
         bulk_bytes=max_bulk,
-        bodies_bytes=max(
-            max_bulk * 5 // 4, Limits().bodies_bytes
-        ),  # a fifth is reserved for small bodies
+        # A fifth is reserved for small bodies.
+        bodies_bytes=max(max_bulk * 5 // 4, Limits().bodies_bytes),
     )
     try:
         origins = checked_origins(cors_origin or ())
     except InvalidArgumentError as e:
         raise typer.BadParameter(str(e)) from e
     logging.basicConfig(format="cdcmeta: %(message)s", level=logging.WARNING)
-    with open_served_store(store, name) as kv:
+    with (
+        metrics_served(metrics, "cdcmeta") as (hooks, _),
+        open_served_store(store, name, hooks=hooks) as kv,
+    ):
         server = Server(
             kv,
             host=host,
@@ -240,6 +234,8 @@ def serve(
         )
         if login is None and not server.local:
             _report("warning: anyone who reaches this address may read and write")
+        if hooks is not None:
+            hooks.count_requests(server, "couch")
         server.run()
 
 

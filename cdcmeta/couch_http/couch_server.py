@@ -198,6 +198,8 @@ class Routes(Generic[T]):
         return None
 
 
+ROUTE_OF = Routes({path: path for path in ROUTES})
+
 # --- the server ---
 
 PORT = 5984
@@ -244,6 +246,7 @@ class Server(web.Server):
             limits=limits,
             ready=ready,
             stopping=self._service.wakeups.stop,
+            route_of=lambda path: (ROUTE_OF.find(path.rstrip("/") or "/") or ("other",))[0],
         )
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:

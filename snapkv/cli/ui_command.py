@@ -20,8 +20,10 @@ from snapkv.cli.server_options import (
     AllowHostOption,
     HostOption,
     InsecureOption,
+    MetricsOption,
     PortOption,
     login_for,
+    metrics_served,
     password_file_option,
     user_option,
 )
@@ -70,6 +72,7 @@ def ui(
     allow_host: AllowHostOption = None,
     insecure: InsecureOption = False,
     allow_restore: AllowRestore = False,
+    metrics: MetricsOption = None,
 ) -> None:
     """Serve a page that shows the history of a store in a browser, until Ctrl-C or SIGTERM.
 
@@ -87,7 +90,7 @@ def ui(
     else:
         opened = open_fleet_site(file, members, options, rendering, allow_restore)
     logging.basicConfig(format="snapkv: %(message)s", level=logging.WARNING)
-    with opened as site:
+    with metrics_served(metrics) as (hooks, _), opened as site:
         server = ui.ui_server(
             site,
             host=host,
@@ -100,6 +103,8 @@ def ui(
         if login is None and not server.local:
             what = "this store" if file is None else "this fleet"
             report_warning(f"anyone who reaches this address may read {what}")
+        if hooks is not None:
+            hooks.count_requests(server, "ui")
         server.run()
 
 

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from platform import python_version
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import (
     REGISTRY,
@@ -24,6 +25,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from snapkv.base.arguments import whole_number
 from snapkv.base.clocks import SystemClock
 from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.version import __version__
+from snapkv.base.waiting import monotonic
 from snapkv.errors import InvalidOptionError
 from snapkv.hooks import (
     CloseEvent,
@@ -42,6 +45,9 @@ from snapkv.hooks import (
 from snapkv.store.diagnostics import Stats
 from snapkv.store.store import SnapshotKV
 from snapkv.times import physical_ms
+
+if TYPE_CHECKING:  # only servers need its extra
+    from snapkv.web import Server
 
 STORE = ("url", "store")
 SECONDS = (
@@ -111,6 +117,7 @@ LABELS = {
     "snapkv_lookups": ("path",),
 }
 """The labels of metrics beside the labels of all."""
+REQUESTS, BUILD = "snapkv_http_request_seconds", "snapkv_build_info"
 
 
 def instruments() -> dict[str, Any]:
@@ -124,6 +131,10 @@ def instruments() -> dict[str, Any]:
             made[name] = Counter(name, text, labels, registry=None)
     for name, text in RECORDERS.items():
         made[name] = Gauge(name, text, (*STORE, "into", *LABELS.get(name, ())), registry=None)
+    text, labels = "How long requests took, to the end of the answer.", ("server", "route", "code")
+    made[REQUESTS] = Histogram(REQUESTS, text, labels, buckets=SECONDS, registry=None)
+    made[BUILD] = Gauge(BUILD, "1, of this version.", ("version", "python"), registry=None)
+    made[BUILD].labels(__version__, python_version()).set(1)
     return made
 
 
@@ -280,6 +291,31 @@ class Metrics(Hooks):
     def _of(self, name: str, store: StoreLabel, *labels: str) -> Any:
         """Return the metric of a store with more labels."""
         return self._kept[name].labels(store.url, store.name, *labels)
+
+    # --- requests ---
+
+    def count_requests(self, server: Server, label: str) -> None:
+        """Count the requests of a server that has not started, by route and status.
+
+        The code is `none` if the client left before the answer began.
+        """
+        app: Any = server.config.app
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            began, code = monotonic(), "none"
+
+            async def sent(message: Any) -> None:
+                nonlocal code
+                code = str(message.get("status", code))
+                await send(message)
+
+            try:
+                await app(scope, receive, sent)
+            finally:
+                route = server.route_of(scope["raw_path"].decode("latin-1"))
+                self._kept[REQUESTS].labels(label, route, code).observe(monotonic() - began)
+
+        server.config.app = counted
 
     # --- the collector ---
 

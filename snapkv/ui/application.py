@@ -221,7 +221,13 @@ class Application:
 
         return await self._in_thread(made)
 
-    # --- files and errors ---
+    # --- files, routes and errors ---
+
+    def route_of(self, path: str) -> str:
+        """Return the path of a page as metrics name it, one of a fixed number."""
+        plain = "/assets" if path.startswith("/assets/") else path.removesuffix(".json")
+        known = plain in ("/assets", *self._first, *OF_STORES)
+        return plain if known or view_of(self._site.extra_views, plain) else "other"
 
     def _asset(self, path: str) -> Response:
         """Return a file of this package, or `NAME/FILE` of another one."""
@@ -302,4 +308,4 @@ def ui_server(
     listener = Listener(host, port, login, insecure=insecure)
     inner = Application(site)
     app = protected(inner, listener, salt=site.salt, allow_hosts=allow_hosts)
-    return Server(app, listener, ready=ready, stopping=inner.streams.close)
+    return Server(app, listener, ready=ready, stopping=inner.streams.close, route_of=inner.route_of)

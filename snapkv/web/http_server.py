@@ -129,7 +129,8 @@ class Server(uvicorn.Server):
     """Serves an application until `stop`, or in the main thread until SIGINT or SIGTERM.
 
     It calls `ready` when it serves, and `stopping` before it waits for answers: that call ends the
-    answers which would never end by themselves. Both run in the event loop.
+    answers which would never end by themselves. Both run in the event loop. `route_of` returns the
+    route of a path, one of a fixed number, for metrics.
 
     >>> from starlette.responses import Response
     >>> server = Server(Response("hello"), Listener("127.0.0.1", 0))
@@ -144,10 +145,11 @@ class Server(uvicorn.Server):
         limits: ClientLimits | None = None,
         ready: Callable[[], None] = lambda: None,
         stopping: Callable[[], None] = lambda: None,
+        route_of: Callable[[str], str] = lambda path: "other",
     ) -> None:
         limits = limits or ClientLimits()
         self._listener, self._stop_s = listener, limits.stop_s
-        self._ready, self._stopping = ready, stopping
+        self._ready, self._stopping, self.route_of = ready, stopping, route_of
         config = uvicorn.Config(
             app,
             http=partial(HttpConnection, limits=limits),  # type: ignore[arg-type]

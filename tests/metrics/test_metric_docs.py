@@ -1,12 +1,15 @@
-"""The dashboard, the document and the code name the same metrics, with the same labels."""
+"""Dashboard, alerts, document and code name the same metrics, with the same labels."""
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from cdcmeta.metrics import CaptureMetrics
 from cdcmeta.metrics.captures import CAPTURE, FEED, OWNED
@@ -15,6 +18,7 @@ from snapkv.metrics.prometheus import STORE, families
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "metrics.md").read_text()
+ALERTS = DOCS / "alerts-snapkv.yaml"
 DASHBOARD = json.loads((DOCS / "grafana-snapkv.json").read_text())
 NAME = re.compile(r"\b(?:snapkv|cdcmeta)_\w+")
 IMPLIED = {"url", "store", "into", "cluster"}
@@ -75,6 +79,13 @@ def queries() -> Iterator[tuple[str, str]]:
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
             yield variable["name"], variable["definition"]
+    for alert in alerts():
+        yield alert["alert"], alert["expr"]
+
+
+def alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def shown(name: str) -> Shown | None:
@@ -89,7 +100,9 @@ def shown(name: str) -> Shown | None:
 
 
 @pytest.mark.parametrize(("title", "query"), list(queries()))
-def test_every_query_of_the_dashboard_asks_what_exists(title: str, query: str) -> None:
+def test_every_query_of_the_dashboard_and_the_alerts_asks_what_exists(
+    title: str, query: str
+) -> None:
     names = NAME.findall(query)
     assert names, "a query without a metric"
     used = set(re.findall(r"(\w+)\s*(?:=~|!=|=)\s*\"", query))
@@ -101,6 +114,29 @@ def test_every_query_of_the_dashboard_asks_what_exists(title: str, query: str) -
         assert used <= found.labels, f"{title}: {name} has no {used - found.labels}"
         if found.kind == "counter" or name.endswith(("_bucket", "_sum", "_count")):
             assert re.search(rf"(?:rate|increase)\({name}\b", query), f"{title}: a bare {name}"
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_says_what_is_wrong_with_labels_that_it_has(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    grouped = re.search(r"\bby \(([\w, ]+)\)", alert["expr"])
+    assert grouped, "without groups the alert is of everything together"
+    used = set(re.findall(r"\$labels\.(\w+)", alert["annotations"]["summary"]))
+    assert used <= {each.strip() for each in grouped[1].split(",")}
+
+
+def test_no_two_alerts_have_one_name() -> None:
+    names = [each["alert"] for each in alerts()]
+    assert len({*names}) == len(names)
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: Debian's prometheus has it")
+def test_promtool_takes_the_alerts_and_they_fire_as_they_should() -> None:
+    for words in (["check", "rules", ALERTS], ["test", "rules", "tests/metrics/alerts_test.yaml"]):
+        done = subprocess.run(
+            ["promtool", *words], cwd=DOCS.parent, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_panels_have_their_own_places_and_ids() -> None:

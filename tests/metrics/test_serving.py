@@ -1,8 +1,16 @@
 """Metrics of processes that serve nothing else: recorders, tickers, captures."""
 
+import platform
+import subprocess
+import sys
 import urllib.request
+from collections.abc import Iterable
 
+import httpx
 import pytest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from ui.served import Served as UiServed
 
 import snapkv
 from cdcmeta.cli import main as cdcmeta_main
@@ -38,6 +46,69 @@ def test_a_registry_is_served_until_the_block_ends():
 def test_what_is_no_address(address):
     with pytest.raises(InvalidOptionError, match="is not HOST:PORT"), metrics_server(address):
         pass
+
+
+def test_requests_of_the_page_are_counted_by_route_and_code():
+    registry = CollectorRegistry()
+    with snapkv.open("memory:") as store:
+        served = UiServed(store)
+        Metrics(registry).count_requests(served.server, "ui")
+        with served:
+            for path in ("/", "/commits.json", "/assets/style.css", "/no", "/nor", "/key?key=a"):
+                served.http.get(path)
+            served.http.get("/", headers={"Host": "elsewhere.example"})
+    assert counted(registry.collect()) == {
+        ("ui", "/", "200"): 1,
+        ("ui", "/", "403"): 1,
+        ("ui", "/commits", "200"): 1,
+        ("ui", "/assets", "200"): 1,
+        ("ui", "/key", "404"): 1,
+        ("ui", "other", "404"): 2,
+    }
+
+
+def test_requests_of_a_database_are_counted_by_route_and_code():
+    words = [sys.executable, "-m", "cdcmeta", "serve", "--store=memory:", "--port=0"]
+    words.append("--metrics=127.0.0.1:0")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as serving:
+        try:
+            metrics, url = (serving.stderr.readline().split()[-1] for _ in range(2))
+            with httpx.Client(base_url=url, timeout=20) as http:
+                http.put("shop")
+                http.put("shop/a%2Fb", json={})
+                http.get("shop/none")
+                http.get("shop/")
+                http.get("shop/_changes")
+                http.get("_nothing/of/the/kind/that/exists")
+            text = scraped(metrics)
+        finally:
+            serving.terminate()
+    assert 'snapkv_open_stores{store="default",url="memory:"} 1.0' in text
+    assert counted(text_string_to_metric_families(text)) == {
+        ("couch", "/{db}", "200"): 1,
+        ("couch", "/{db}", "201"): 1,
+        ("couch", "/{db}/{id}", "201"): 1,
+        ("couch", "/{db}/{id}", "404"): 1,
+        ("couch", "/{db}/_changes", "200"): 1,
+        ("couch", "/{db}/{id}/{rest:path}", "501"): 1,
+    }
+
+
+def counted(metrics: Iterable[Metric]) -> dict[tuple[str, ...], int]:
+    """Return the requests by server, route and code."""
+    return {
+        tuple(sample.labels[name] for name in ("server", "route", "code")): int(sample.value)
+        for metric in metrics
+        for sample in metric.samples
+        if sample.name == "snapkv_http_request_seconds_count"
+    }
+
+
+def test_each_process_shows_its_version():
+    registry = CollectorRegistry()
+    Metrics(registry)
+    labels = {"version": snapkv.__version__, "python": platform.python_version()}
+    assert registry.get_sample_value("snapkv_build_info", labels) == 1
 
 
 def test_an_address_in_use():
@@ -76,7 +147,9 @@ def test_a_recorder_takes_the_option(tmp_path, capfd):
     ("main", "words"),
     [
         (snapkv_main, ["tick", "--every", "1s"]),
+        (snapkv_main, ["ui", "--port=0"]),
         (cdcmeta_main, ["capture"]),
+        (cdcmeta_main, ["serve", "--port=0"]),
     ],
 )
 def test_an_invalid_address_is_a_usage_error(main, words, tmp_path, capfd):
