@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 
 from snapkv.base.arguments import check_int
 from snapkv.errors import EPOCH, InvalidTimeError, InvalidTypeError, date_of
@@ -76,13 +76,17 @@ def to_datetime(timestamp: int) -> datetime:
     return date_of(check_timestamp(timestamp))
 
 
-def format_time(timestamp: int) -> str:
+def format_time(timestamp: int, zone: tzinfo | None = UTC) -> str:
     """Return ISO text in UTC with milliseconds; parsing it again finds the same commit.
 
     >>> format_time(pack(1_700_000_000_123, 7))
     '2023-11-14T22:13:20.123Z'
+
+    In another `zone` (None: this machine's) it ends with the offset.
     """
-    return date_text(check_timestamp(timestamp))
+    if zone is UTC:
+        return date_text(check_timestamp(timestamp))
+    return to_datetime(timestamp).astimezone(zone).isoformat(timespec="milliseconds")
 
 
 def check_timestamp(timestamp: int) -> int:
@@ -235,6 +239,7 @@ def _resolve_text(text: str, now_ms: int) -> int:
         return end_of_ms(ms)
     if is_digits(text):
         return check_timestamp(int(text[:_DIGITS_MAX]))
+    text = _unix(text)
     if names_revision(text):
         raise InvalidTimeError(
             f"{text!r} is a revision: only an open store can return its time", text
@@ -267,6 +272,12 @@ def _ms_of(moment: datetime, given: object) -> int:
     return ms
 
 
+def _unix(text: str) -> str:
+    """Return the date of unix seconds such as `@1769868300`; any other text unchanged."""
+    seconds = re.fullmatch(r"@(\d{1,10})(\.\d{1,9})?", text, re.ASCII)
+    return _iso(int(float(seconds[1] + (seconds[2] or "")) * 1_000)) if seconds else text
+
+
 def _number_text(number: object) -> str:
     """Return a number for a message; Python refuses to write a very long one."""
     if isinstance(number, int) and number.bit_length() > 128:
@@ -282,7 +293,7 @@ def _iso(ms: int) -> str:
 
 # --- times as people type them: in local time, in words, and by how long ago ---
 
-FORMS = "2026-01-31 14:05, 14:05, yesterday, 1h ago, -5m, rev:4, 2026-01-31T14:05:00Z"
+FORMS = "2026-01-31 14:05, 14:05, 3am, monday, 28 Nov 2026, 1h ago, rev:4, 2026-01-31T14:05:00Z"
 OFFSET_HOURS_MAX = 23
 _UNIT_NAMES = {
     "ms": ("ms", "millisecond", "milliseconds"),
@@ -308,12 +319,33 @@ _MOMENT = re.compile(
 )
 
 
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
+    r"sep(?:t|tember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b"
+)
+_UNCLEAR = "day, month and year are not clear"
+_NOT_A_UNIT = re.compile(rf"\b{_MONTH}|[ap]m\b")
+_ONE = re.compile(r"(?:an?|last) (?=(?:second|minute|hour|day|week|month|year)\b)")
+_WORD = re.compile(  # the groups may occur once each, in any order
+    r"(?:(?P<weekday>mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:rs|rsday)?|fri(?:day)?|"
+    rf"sat(?:urday)?|sun(?:day)?)\b|(?P<month>{_MONTH})-?|(?P<last>last)\b|"
+    r"(?P<day>today|yesterday)\b|(?P<clock>(?:noon|midnight|\d\d?(?::\d\d)? ?[ap]m)\b|"
+    r"\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)|(?P<year>\d{4})\b[-/]?|"
+    r"(?P<number>\d\d?)(?:st|nd|rd|th)?(?!\d)[-/.]?|(?P<offset>z|utc|[+-]\d\d:?\d\d)\b|"
+    r"(?:at|on|of|the)\b)[ ,]*",
+    re.ASCII,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TypedTime:
     """What a text means: as a state, as what a range begins after, and as its first instant.
 
     Each is a time that a store takes, None for now. A text to the second means all of it: the
     state at its end, a range from its start on. A date, or a minute, means its first instant.
+    `is_local` says whether another time zone would give it another meaning.
     """
 
     text: str
@@ -321,16 +353,17 @@ class TypedTime:
     since: When | None
     start: When | None
     remark: str = ""
+    is_local: bool = False
 
-    def echo(self, when: When | None, now_ms: int) -> str | None:
-        """Return what was understood, in UTC; None if the text is already that exact.
+    def echo(self, when: When | None, now_ms: int, zone: tzinfo | None = UTC) -> str | None:
+        """Return what was understood, as `format_time`; None if the text is already that exact.
 
         `when` is the one of the three that is meant; of a range its first instant is shown.
         """
         when = self.start if when is self.since else when
         if not isinstance(when, datetime):
             return None
-        shown = date_text(end_of_ms(_typed_ms(when)))
+        shown = format_time(end_of_ms(_typed_ms(when)), zone)
         if shown == self.text.upper():
             return None
         future = ", in the future" if _typed_ms(when) > now_ms else ""
@@ -345,11 +378,11 @@ def understood(text: str, now_ms: int, zone: tzinfo | None = None) -> TypedTime:
     '2026-11-22 14:00 = 2026-11-22T14:00:00.000Z'
 
     A local time that occurred twice, when clocks went back, is the first of the two, and the echo
-    says so. Raises `InvalidTimeError` for text that is not a time, and for a local time that clocks
-    skipped.
+    says so. Raises `InvalidTimeError` for text that is not a time, for what is ambiguous (`01/02`),
+    and for a local time that clocks skipped.
     """
     text = " ".join(text.split())
-    words = text.lower()
+    words = _unix(text).lower()
     if words == "now":
         return TypedTime(text, None, None, None)
     if is_digits(text):
@@ -360,19 +393,83 @@ def understood(text: str, now_ms: int, zone: tzinfo | None = None) -> TypedTime:
     now = EPOCH + timedelta(milliseconds=now_ms)
     match = _MOMENT.fullmatch(words)
     if match is None or not (match["date"] or match["time"]):
-        if match := _TYPED.fullmatch(words):
+        match = _TYPED.fullmatch(_ONE.sub("1 ", words, count=1))
+        if match and not _NOT_A_UNIT.search(words):
             moment = _relative(text, match, now)
             return TypedTime(text, moment, moment, moment)
-        raise InvalidTimeError(
-            f"{text!r} is not a valid time (write {FORMS}, or a timestamp)", text
-        )
+        match = _MOMENT.fullmatch(_spelled(text, words, now.astimezone(zone).date()))
+        if match is None:
+            raise _not_valid(text)
     moment, remark = _moment(text, match, now, zone)
+    is_local = not match["offset"]
     if match["fraction"]:
-        return TypedTime(text, moment, moment, moment, remark)
+        return TypedTime(text, moment, moment, moment, remark, is_local)
     to_the_second = (match["time"] or "").count(":") == 2 or len(match["time"] or "") == 6
     last = moment + timedelta(milliseconds=999 if to_the_second else 0)
     before = max(EPOCH, moment - timedelta(milliseconds=1))
-    return TypedTime(text, last, before, moment, remark)
+    return TypedTime(text, last, before, moment, remark, is_local)
+
+
+def _spelled(text: str, words: str, today: date) -> str:
+    """Return what a time in words means, as `_MOMENT` reads it.
+
+    Every word counts, and each kind of word once: what is left out or ambiguous is an error.
+    """
+    found, at = dict[str, str](), 0
+    while match := _WORD.match(words, at):
+        if (kind := match.lastgroup) in found:
+            why = "" if kind == "number" else f"it has two: {found[kind]} and {match[kind]}"
+            raise _not_valid(text, why or _UNCLEAR)
+        found |= {kind: match[kind]} if kind else {}
+        at = match.end()
+    if at < len(words) or not found:
+        raise _not_valid(text)
+    weekday, month, last = (found.get(kind) for kind in ("weekday", "month", "last"))
+    if (month is None) != ("number" not in found) or (month is None and "year" in found):
+        raise _not_valid(text, _UNCLEAR)
+    if ("day" in found and (weekday or month)) or (last and (month or not weekday)):
+        raise _not_valid(text)
+    day = found.get("day", "today")
+    if month is not None:
+        day = _date(text, found, today)
+    elif weekday is not None:
+        back = (today.weekday() - _WEEKDAYS.index(weekday[:3])) % 7
+        day = (today - timedelta(days=back or 7 * bool(last))).isoformat()
+    return f"{day} {_clock(text, found.get('clock', ''))}{found.get('offset', '')}".strip()
+
+
+def _date(text: str, found: dict[str, str], today: date) -> str:
+    """Return the date of a day and a month; without a year the newest that is not after today."""
+    year, month = int(found.get("year", today.year)), _MONTHS.index(found["month"][:3]) + 1
+    try:
+        day = date(year, month, int(found["number"]))
+        if day > today and "year" not in found:
+            day = day.replace(year=year - 1)
+    except ValueError:
+        raise _not_valid(text, "that day does not exist") from None
+    weekday = found.get("weekday", "")[:3]
+    if weekday and weekday != (falls := _WEEKDAYS[day.weekday()]):
+        raise _not_valid(text, f"{day} is a {falls}, not a {weekday}")
+    return day.isoformat()
+
+
+def _clock(text: str, clock: str) -> str:
+    """Return a time of day with 24 hours."""
+    if clock in ("noon", "midnight"):
+        return "12:00" if clock == "noon" else "00:00"
+    if not clock.endswith("m"):
+        return clock
+    hour, _, minute = clock[:-2].strip().partition(":")
+    if not 1 <= int(hour) <= 12:
+        raise _not_valid(text, "am and pm have 12 hours")
+    return f"{int(hour) % 12 + 12 * (clock[-2] == 'p'):02}:{minute or '00'}"
+
+
+def _not_valid(text: str, why: str = "") -> InvalidTimeError:
+    why = f": {why}" if why else ""
+    return InvalidTimeError(
+        f"{text!r} is not a valid time{why} (write {FORMS}, or a timestamp)", text
+    )
 
 
 def _relative(text: str, match: re.Match[str], now: datetime) -> datetime:
@@ -380,17 +477,13 @@ def _relative(text: str, match: re.Match[str], now: datetime) -> datetime:
     total = timedelta()
     for amount, unit in _PART.findall(amounts.removesuffix("ago")):
         if unit not in _UNIT_SPANS:
-            raise InvalidTimeError(
-                f"{text!r} is not a valid time: units are ms, s, m, h, d and w "
-                "(write 30d, or a date)",
-                text,
-            )
+            raise _not_valid(text, "units are ms, s, m, h, d and w")
         try:
             total += float(amount) * _UNIT_SPANS[unit]
         except OverflowError:
             raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text) from None
     if ago and sign:
-        raise InvalidTimeError(f"{text!r} is not a valid time: write either a sign or 'ago'", text)
+        raise _not_valid(text, "a sign and 'ago' exclude each other")
     try:
         return _checked(now + total if sign == "+" else now - total, text)
     except OverflowError:
@@ -406,19 +499,16 @@ def _moment(
         zone = _zone(text, match["offset"])
     try:
         today = now.astimezone(zone).date()
-        date = match["date"] or "today"
-        day = {"today": today, "yesterday": today - timedelta(days=1)}.get(date)
+        named = match["date"] or "today"
+        day = {"today": today, "yesterday": today - timedelta(days=1)}.get(named)
         time = time.replace(",", ".")
         time = f"0{time}" if time.partition(":")[0] in set("0123456789") else time
-        naive = datetime.fromisoformat(f"{day.isoformat() if day else date}T{time}")
+        naive = datetime.fromisoformat(f"{day.isoformat() if day else named}T{time}")
         instant, remark = _instant(text, naive, zone, whole_day=match["time"] is None)
     except InvalidTimeError:
         raise
     except (OverflowError, ValueError):
-        raise InvalidTimeError(
-            f"{text!r} is not a valid time: that day or time of day does not exist (write {FORMS})",
-            text,
-        ) from None
+        raise _not_valid(text, "that day or time of day does not exist") from None
     ms = instant.microsecond // 1_000
     return _checked(instant.replace(microsecond=ms * 1_000), text), remark
 

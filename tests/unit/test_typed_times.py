@@ -48,6 +48,27 @@ def utc(text):
         ("20231114T221320.123Z", "2023-11-14T22:13:20.123", "2023-11-14T22:13:20.123"),
         ("2026-11-22Z", "2026-11-22T00:00", "2026-11-21T23:59:59.999"),
         ("14:05 UTC", "2026-11-22T14:05", "2026-11-22T14:04:59.999"),
+        ("3am", "2026-11-22T02:00", "2026-11-22T01:59:59.999"),
+        ("noon", "2026-11-22T11:00", "2026-11-22T10:59:59.999"),
+        ("yesterday at 12 am", "2026-11-20T23:00", "2026-11-20T22:59:59.999"),
+        ("3:30pm yesterday", "2026-11-21T14:30", "2026-11-21T14:29:59.999"),
+        ("Sunday", "2026-11-21T23:00", "2026-11-21T22:59:59.999"),
+        ("last sunday", "2026-11-14T23:00", "2026-11-14T22:59:59.999"),
+        ("mon 9:05", "2026-11-16T08:05", "2026-11-16T08:04:59.999"),
+        ("noon on thursday", "2026-11-19T11:00", "2026-11-19T10:59:59.999"),
+        ("28 Nov 2025", "2025-11-27T23:00", "2025-11-27T22:59:59.999"),
+        ("28-Nov-2025 3pm", "2025-11-28T14:00", "2025-11-28T13:59:59.999"),
+        ("November 3rd, 2025", "2025-11-02T23:00", "2025-11-02T22:59:59.999"),
+        ("3 nov", "2026-11-02T23:00", "2026-11-02T22:59:59.999"),
+        ("dec 3", "2025-12-02T23:00", "2025-12-02T22:59:59.999"),
+        ("Fri Nov 20 14:05:33 2026", "2026-11-20T13:05:33.999", "2026-11-20T13:05:32.999"),
+        ("Fri, 20 Nov 2026 14:05:33 -0500", "2026-11-20T19:05:33.999", "2026-11-20T19:05:32.999"),
+        ("Fri Nov 20 14:05:33 UTC 2026", "2026-11-20T14:05:33.999", "2026-11-20T14:05:32.999"),
+        ("last week", "2026-11-15T18:30:05", "2026-11-15T18:30:05"),
+        ("a week ago", "2026-11-15T18:30:05", "2026-11-15T18:30:05"),
+        ("an hour ago", "2026-11-22T17:30:05", "2026-11-22T17:30:05"),
+        ("@1769868300", "2026-01-31T14:05:00.999", "2026-01-31T14:04:59.999"),
+        ("@1769868300.25", "2026-01-31T14:05:00.250", "2026-01-31T14:05:00.250"),
         ("1970-01-01Z", "1970-01-01T00:00", "1970-01-01T00:00"),
     ],
 )
@@ -76,6 +97,14 @@ def test_what_is_exact_already():
 def test_what_was_understood_is_shown(text, echo):
     found = understood(text, NOW_MS, BERLIN)
     assert found.echo(found.state, NOW_MS) == echo
+
+
+def test_what_was_understood_is_shown_in_the_zone_that_was_asked_for():
+    found = understood("last sunday", NOW_MS, BERLIN)
+    shown = found.echo(found.state, NOW_MS, BERLIN)
+    assert shown == "last sunday = 2026-11-15T00:00:00.000+01:00"
+    assert found.is_local
+    assert not understood("3pm utc", NOW_MS, BERLIN).is_local
 
 
 def test_of_a_range_its_first_instant_is_shown():
@@ -112,7 +141,20 @@ def test_a_day_begins_when_its_clocks_begin():
         *(
             "",
             "soon",
-            "last friday",
+            "deploy monday",
+            "monday tuesday",
+            "next friday",
+            "last",
+            "last month",
+            "last 28 nov",
+            "yesterday monday",
+            "sat 29 nov 2026",
+            "30 feb 2026",
+            "13pm",
+            "3am 4pm",
+            "3pm EST",
+            "@",
+            "@17698683000000",
             "-5",
             "-1y",
             "-1mo",
@@ -159,6 +201,37 @@ def test_a_day_or_time_that_is_none_is_told_in_our_words(text):
         f"{text!r} is not a valid time: that day or time of day does not exist "
         "(write 2026-01-31 14:05, "
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["01/02/03", "1/2", "28.11.2026", "2026-1-2", "21 nov 26", "nov", "nov 2026", "fri 13"]
+)
+def test_an_ambiguous_date_is_an_error_that_says_what_to_write(text):
+    with pytest.raises(InvalidTimeError) as caught:
+        understood(text, NOW_MS, BERLIN)
+    assert str(caught.value).startswith(
+        f"{text!r} is not a valid time: day, month and year are not clear (write 2026-01-31 14:05, "
+    )
+
+
+@given(st.datetimes(datetime(1972, 1, 1), datetime(2100, 1, 1)), st.integers(0, 363 * 24 * 60))
+def test_a_day_in_words_is_the_newest_of_that_name(now, minutes):
+    now_ms = int(now.replace(tzinfo=UTC).timestamp() * 1_000)
+    then = (now - timedelta(minutes=minutes)).replace(second=0, microsecond=0)
+    day, noon = then.replace(hour=0, minute=0), then.replace(hour=12, minute=0)
+    date = f"{then:%d %b}" if f"{then:%m%d}" != "0229" else f"{then:%d %b %Y}"
+
+    def start(text):
+        return understood(text, now_ms, UTC).start.replace(tzinfo=None)
+
+    assert start(date) == start(f"{then:%b %d, %Y}") == start(f"{then:%a %d-%b-%Y}") == day
+    assert start(f"{then:%Y %B %d %H:%M}") == start(f"{then:%I:%M %p on %d %B %Y}") == then
+    weekday = start(f"{then:%A}")
+    assert weekday.weekday() == then.weekday()
+    assert now - timedelta(days=7) < weekday <= now
+    today = now.date() == weekday.date()
+    assert start(f"last {then:%a}") == weekday - timedelta(days=7 * today)
+    assert start(f"noon {then:%a}") == start(f"{then:%a} 12pm") == weekday + (noon - day)
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)), st.sampled_from([BERLIN, UTC]))
