@@ -280,8 +280,9 @@ def changefeed_page(c: Context) -> Page:
         c.source, cluster, id, tables, c.at, since, found.feed.first_epoch, budget=c.budget(2)
     )
     kinds = _kinds([*(name for name, _ in found.captures), *_names(moves)])
-    drawn = {each.table: _lane(each, span, kinds) for each in moves}
-    more = {"lanes": drawn, "kinds": kinds}
+    labels = _labels(kinds)
+    drawn = {each.table: _lane(each, span, kinds, labels) for each in moves}
+    more = {"lanes": drawn, "kinds": kinds, "labels": labels}
     line = _command(c, cluster, "status", id, *c.time_words("--at", c.at))
     return Page("cdcmeta/changefeed.html", f"Changefeed {id}", FeedData(found, moves), more, line)
 
@@ -296,7 +297,8 @@ def table_page(c: Context) -> Page:
     if not found.rows:
         check_table(feeds.get(id, as_of=c.at), table)
     span, kinds = span_of(c), _kinds(_names([found]))
-    more = {"picture": _lane(found, span, kinds), "kinds": kinds}
+    labels = _labels(kinds)
+    more = {"picture": _lane(found, span, kinds, labels), "kinds": kinds, "labels": labels}
     line = _command(c, cluster, "history", id, table) if c.at is None else ""
     shown = TableData(cluster, id, found)
     return Page("cdcmeta/table.html", f"Table {table}", shown, more, line)
@@ -358,7 +360,7 @@ def _captures(
         found = registered.get(name)
         return CaptureRow(
             name,
-            found.label if found else name.rpartition("-")[0],
+            found.label if found else records.label_of(name),
             counts.get(name, 0),
             None if alive is None else name in registered,
             None if alive is None else name == leader,
@@ -416,7 +418,16 @@ def _kinds(captures: Iterable[str]) -> dict[str, str]:
     return {name: f"k{n % COLOURS}" for n, name in enumerate(sorted(set(captures)))}
 
 
-def _lane(moves: Moves, span: LaneSpan, kinds: Mapping[str, str]) -> Markup:
+def _labels(captures: Iterable[str]) -> dict[str, str]:
+    """Return the label of each capture, or its whole name if another capture has that label."""
+    labels = {name: records.label_of(name) for name in captures}
+    count = Counter(labels.values())
+    return {name: label if count[label] == 1 else name for name, label in labels.items()}
+
+
+def _lane(
+    moves: Moves, span: LaneSpan, kinds: Mapping[str, str], labels: Mapping[str, str]
+) -> Markup:
     """Return the picture of a table's moves; what was not looked up is marked."""
     bars = []
     for row in moves.rows:
@@ -424,13 +435,14 @@ def _lane(moves: Moves, span: LaneSpan, kinds: Mapping[str, str]) -> Markup:
             continue
         since = span.start_ms if row.since is None else physical_ms(row.since)
         until = span.moment_ms if row.until is None else physical_ms(row.until)
-        kind = kinds[row.capture] if row.capture is not None else NO_CAPTURE
+        kind, label = NO_CAPTURE, "no capture"
+        if row.capture is not None:
+            kind, label = kinds[row.capture], labels[row.capture]
         when = "before compaction" if row.since is None else format_time(row.since)
-        bars.append(
-            LaneBar(since, until, kind, f"{row.capture or 'no capture'} from {when}: {row.why}")
-        )
+        bars.append(LaneBar(since, until, kind, f"{label} from {when}: {row.why}"))
     known = 0
     if moves.following is not None:
         known = bars[-1].start_ms if bars else span.end_ms
-    names = ", ".join(dict.fromkeys(_names([moves])[::-1])) or "no capture"
+    shown = (labels[name] for name in _names([moves])[::-1])
+    names = ", ".join(dict.fromkeys(shown)) or "no capture"
     return lane_picture(bars, span, f"{moves.table}: {names}", known)

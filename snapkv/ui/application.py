@@ -252,6 +252,7 @@ class Application:
         if request.url.path.endswith(".json"):
             return page_answers.error_answer(status, reason, as_json=True)
         fleet = self._site if isinstance(self._site, FleetSite) else None
+        name = "" if isinstance(self._site, FleetSite) else self._site.source.name
         try:
             failed = State.of(request.url.path, request.scope["query_string"])
         except InvalidOptionError:
@@ -265,11 +266,11 @@ class Application:
                 def made(share: int) -> Response:
                     c = Context(site, State(failed.path, fields, share=share))
                     return page_answers.error_answer(
-                        status, reason, c=c, failed=failed, fleet=fleet
+                        status, reason, c=c, failed=failed, fleet=fleet, name=name
                     )
 
                 return await self._in_thread(lambda: page_answers.fitting(made))
-        return page_answers.error_answer(status, reason, failed=failed, fleet=fleet)
+        return page_answers.error_answer(status, reason, failed=failed, fleet=fleet, name=name)
 
 
 def _user(request: Request) -> str | None:

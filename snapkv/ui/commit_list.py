@@ -11,11 +11,20 @@ from snapkv.model import Scalar
 from snapkv.reading.change_replay import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
 from snapkv.reading.ignored_commits import IgnoredCommits, Ignores
-from snapkv.rendering.audit_log import AuditEvent, Who
+from snapkv.rendering.audit_log import AuditEvent
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error
-from snapkv.times import When, revision_of
-from snapkv.ui.key_differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Counted, Row, row
+from snapkv.times import When, physical_ms, revision_of
+from snapkv.ui.key_differences import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    VALUES_BYTES_MAX,
+    Attributed,
+    Counted,
+    Row,
+    row,
+)
 from snapkv.ui.page_source import Budget, Source
 from snapkv.ui.quiet_commits import (
     CHUNK_COMMITS,
@@ -34,20 +43,6 @@ Wanted = Callable[["CommitSummary"], bool]
 By default, these are with a prefix the commits that changed a key with it, else all but ticks. A
 commit that is ignored is not asked about.
 """
-
-
-class Attributed:
-    """What was written: by its writer, or as managers of Kubernetes and its audit log say."""
-
-    __slots__ = ()
-    writer: str | None
-    managers: tuple[str, ...]
-    audit: AuditEvent | None
-
-    @property
-    def who(self) -> str | None:
-        """The origin on one line, None if it is unknown."""
-        return Who(self.writer, self.managers, self.audit).text
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +111,13 @@ def steps_back(
     wanted = wanted or _shown(prefix)
     low = bounds(source.reader, None, None)[0] if since is None else source.mark(since)
     high, found = source.mark(until), list[CommitSummary]()
-    span_ms = low.timestamp, high.timestamp
+    times, span = (low.timestamp, high.timestamp), source.span_of_commits(prefix)
     parts = windows_back(source.reader, low, high, CHUNK_COMMITS, CHUNK_COMMITS_MAX)
     if quiet is not None:
         parts = quiet.windows(low, high)
-    ignored = quiet is not None and count_between(quiet.ignored, *span_ms) > 0
+    ignored = quiet is not None and count_between(quiet.ignored, *times) > 0
     for after, until_mark in parts:
-        steps = list(_between(source, after, until_mark, prefix, ignores))
+        steps = list(_between(source, after, until_mark, span, ignores))
         if quiet is not None:
             noted(quiet, after, until_mark, steps)
         ignored = ignored or any(step.ignored for step in steps)
@@ -147,9 +142,31 @@ def look_at(
 ) -> None:
     """Find out which commits in (low, high] are ignored, newest first, while there is time."""
     for after, until in quiet.unread(low, high):
-        noted(quiet, after, until, list(_between(source, after, until, "", ignores)))
+        noted(quiet, after, until, list(_between(source, after, until, source.own_span(), ignores)))
         if budget.over:
             return
+
+
+def times_back(
+    source: Source,
+    low: Mark,
+    high: Mark,
+    span: tuple[bytes, bytes],
+    wanted: Wanted | None,
+    budget: Budget,
+    ignores: Ignores | None,
+) -> tuple[list[int], int | None]:
+    """Return the times of the commits in (low, high] that changed a range of stored keys, in order.
+
+    With them the time in milliseconds down to which the budget sufficed; None: all were found.
+    """
+    wanted, found = wanted or _shown("keys"), list[int]()
+    for after, until in windows_back(source.reader, low, high, CHUNK_COMMITS, CHUNK_COMMITS_MAX):
+        steps = _between(source, after, until, span, ignores)
+        found += [step.timestamp for step in steps if not step.ignored and wanted(step)]
+        if budget.over and after != low:
+            return sorted(found), physical_ms(after.timestamp)
+    return sorted(found), None
 
 
 def steps_on(
@@ -170,7 +187,7 @@ def steps_on(
     while low.revision < head.revision:
         last = min(head.ordinal, low.ordinal + size)
         high = head if last == head.ordinal else source.reader.timeline.by_ordinal(last)
-        for step in _between(source, low, high, prefix, ignores):
+        for step in _between(source, low, high, source.span_of_commits(prefix), ignores):
             if not step.ignored and wanted(step):
                 found.append(step)
                 if len(found) == limit:
@@ -186,10 +203,9 @@ def _shown(prefix: str) -> Wanted:
 
 
 def _between(
-    source: Source, low: Mark, high: Mark, prefix: str, ignores: Ignores | None = None
+    source: Source, low: Mark, high: Mark, span: tuple[bytes, bytes], ignores: Ignores | None = None
 ) -> Iterator[CommitSummary]:
-    start, end = source.span(prefix) if prefix else source.own_span()
-    found = changed(source.reader, start, end, low, high)
+    found = changed(source.reader, *span, low, high)
     if ignores is None:
         yield from (step_of(source, each) for each in found)
         return
@@ -277,8 +293,8 @@ def commit_at(
     """
     mark = source.mark(when)
     low = _before(source, mark, when)
-    start, end = source.span(prefix) if prefix else source.own_span()
-    found: list[CommitChanges] = list(changed(source.reader, start, end, low, mark))
+    span = source.span_of_commits(prefix)
+    found: list[CommitChanges] = list(changed(source.reader, *span, low, mark))
     if not found:
         return CommitPage(
             CommitSummary(mark.revision, mark.timestamp, None, None), [], 0, low.revision

@@ -10,6 +10,7 @@ from snapkv.base.waiting import check_in_time
 from snapkv.engine.contract import PAIRS
 from snapkv.reading.snapshot import Both, both_read, both_scanned
 from snapkv.reading.snapshot import StateReads as Moment
+from snapkv.rendering.audit_log import AuditEvent, Who
 from snapkv.times import When
 from snapkv.ui.page_source import Budget, Source
 
@@ -23,11 +24,25 @@ CHILDREN_MAX = 5_000
 ADDED, CHANGED, REMOVED = "+", "~", "-"
 
 
+class Attributed:
+    """What was written: by its writer, or as managers of Kubernetes and its audit log say."""
+
+    __slots__ = ()
+    writer: str | None
+    managers: tuple[str, ...]
+    audit: AuditEvent | None
+
+    @property
+    def who(self) -> str | None:
+        """The origin on one line, None if it is unknown."""
+        return Who(self.writer, self.managers, self.audit).text
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A key that differs: `+ ~ -`, and its two values, or their sizes if the values are left out.
 
-    The values of a `hidden` one are redacted.
+    The values of a `hidden` one are redacted. `last` is the newest commit that wrote or removed it.
     """
 
     key: str
@@ -37,6 +52,7 @@ class Row:
     before_size: int | None
     after_size: int | None
     hidden: bool = False
+    last: Attributed | None = None
 
     @property
     def has_values(self) -> bool:
@@ -87,11 +103,14 @@ def differences(
     *,
     start: str | None = None,
     until: bytes | None = None,
+    name: str = "",
     limit: int = ROWS_MAX,
     children_max: int = CHILDREN_MAX,
     budget: Budget,
 ) -> Differences:
     """Return what differs between two moments or states; `start` continues after a key.
+
+    With a `name`, only of keys that contain it.
 
     If few commits lie between them, their changes are replayed and everything is counted. Otherwise
     both states are compared in key order until the page is full and the time is used up.
@@ -113,6 +132,8 @@ def differences(
         pairs = _all_new(b, low, high)  # a scan of the empty state would pass over every key
     else:
         pairs = both_scanned(a, b, low, high)
+    if name:
+        pairs = (each for each in pairs if name.lower() in source.decode(each[0]).lower())
     most = limit, children_max
     return _gathered(source, pairs, prefix, most, budget, scans=changed is None)
 

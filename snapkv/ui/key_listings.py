@@ -21,6 +21,7 @@ from snapkv.reading.snapshot import StateReads as Moment
 from snapkv.rendering.kubernetes import STARTS
 from snapkv.times import When
 from snapkv.ui.key_differences import REMOVED, differences
+from snapkv.ui.key_versions import newest_versions
 from snapkv.ui.page_source import Budget, Source
 
 # --- one level of the tree, without reading what lies below its children ---
@@ -36,7 +37,7 @@ class TreeNode:
     """A key, or all keys below a `/`, with what changed there in the range.
 
     `path` is the key, or the prefix with its `/`. A `gone` one existed at the beginning of the
-    range, and does not at its end.
+    range, and does not at its end. `timestamp` and `writer` are of its newest commit.
     """
 
     path: str
@@ -47,6 +48,8 @@ class TreeNode:
     preview: bytes | None = None
     changed: Counter[str] = field(default_factory=Counter)
     gone: bool = False
+    timestamp: int | None = None
+    writer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def level(
     low = _after_child(source, prefix, after) if after is not None else start
     nodes, following = _children(source, moment, low, end, prefix, name, limit, budget)
     cut_short = following is not None and len(nodes) < limit
-    nodes = _with_entries(source, moment, nodes)
+    nodes = _with_entries(source, moment, nodes, budget)
     if not compared:
         return Level(nodes, following, cut_short=cut_short)
     until = None if following is None else _after_child(source, prefix, following)
@@ -151,17 +154,22 @@ def _children(
     return nodes, None
 
 
-def _with_entries(source: Source, moment: Moment, nodes: list[TreeNode]) -> list[TreeNode]:
-    """Return the nodes, the keys among them with size, revision and the beginning of the value."""
+def _with_entries(
+    source: Source, moment: Moment, nodes: list[TreeNode], budget: Budget
+) -> list[TreeNode]:
+    """Return the nodes, the keys among them with size, newest commit and the value's beginning."""
     leaves = [source.encode(node.path) for node in nodes if not node.folder]
     found = dict(zip(leaves, moment.get(leaves), strict=True))
-    made = []
+    written = {source.decode(stored): kv for stored, kv in found.items()}
+    versions, made = newest_versions(source, written, moment.timestamp, budget), []
     for node in nodes:
         kv = None if node.folder else found[source.encode(node.path)]
         if kv is not None:
             size = KUBERNETES_BYTES if kv.value.startswith(STARTS) else PREVIEW_BYTES
             preview = None if source.hides(node.path) else kv.value[:size]
             node = replace(node, size=len(kv.value), revision=kv.mod_revision, preview=preview)
+            if (last := versions.get(node.path)) is not None:
+                node = replace(node, timestamp=last.ts, writer=last.writer)
         made.append(node)
     return made
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from snapkv.engine.contract import KeyEvent, Range
+from snapkv.engine.contract import KeyEvent, KeyValue, Range
 from snapkv.errors import CompactedError
 from snapkv.model import Version
 from snapkv.reading.history import pages_back, stamped
@@ -152,6 +153,27 @@ def _at_compaction(
     kvs = source.reader.engine.read([Range(stored, revision=begin)]).results[0].kvs
     seen = {event.kv.mod_revision for event in found}
     return [KeyEvent(kv, False) for kv in kvs if kv.mod_revision not in seen]
+
+
+def newest_versions(
+    source: Source, found: Mapping[str, KeyValue | None], when: When | None, budget: Budget
+) -> dict[str, Version]:
+    """Return the newest versions of keys up to a moment, of which they hold what was `found`.
+
+    One round trip for each 128 of them. Removals are looked for, and ticks of observed keys, while
+    there is time. What is older than the compaction point is left out.
+    """
+    low, newest = source.reader.engine.compacted_revision(), dict[str, Version]()
+    puts = {key: kv for key, kv in found.items() if kv is not None and kv.mod_revision >= low}
+    versions = stamped(source.reader, [KeyEvent(kv, False) for kv in puts.values()])
+    for key, version in zip(puts, versions, strict=True):
+        newest[key] = version
+        if source.observed and budget.over:
+            break
+    for key in (key for key, kv in found.items() if kv is None and not budget.over):
+        back = versions_back(source, key, when, limit=1, budget=budget)
+        newest.update((key, each) for each in back.versions)
+    return newest
 
 
 def version_at(source: Source, key: str, when: When | None) -> tuple[bytes | None, int | None]:

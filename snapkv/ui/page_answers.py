@@ -156,11 +156,12 @@ def error_answer(
     c: Context | None = None,
     failed: State | None = None,
     fleet: FleetSite | None = None,
+    name: str = "",
 ) -> Response:
     """Return an error, as a small page or as JSON.
 
     The page keeps the state of the request that `failed` in its links and its field, and has the
-    time bar of a context `c`, and the members of a `fleet`.
+    time bar of a context `c`, the `name` of the store, and the members of a `fleet`.
     """
     if as_json:
         found = json_answer({"error": reason}, status)
@@ -168,7 +169,7 @@ def error_answer(
         html = (
             templates()
             .get_template("error.html")
-            .render(status=status, reason=reason, c=c, state=failed, fleet=fleet)
+            .render(status=status, reason=reason, c=c, state=failed, fleet=fleet, name=name)
         )
         found = _answer(html, status)
     found.headers.update(headers or {})

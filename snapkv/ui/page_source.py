@@ -166,6 +166,10 @@ class Source:
         layout = self.reader.layout
         return layout.data.prefix, prefix_end(layout.spaces)
 
+    def span_of_commits(self, prefix: str) -> tuple[bytes, bytes]:
+        """Return the stored range of which a list of commits shows changes."""
+        return self.span(prefix) if prefix else self.own_span()
+
     # --- times ---
 
     def now_ms(self) -> int:

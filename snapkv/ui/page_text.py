@@ -66,22 +66,16 @@ def escaped(char: str) -> str:
     return json.dumps(char)[1:-1]
 
 
-def time_html(timestamp: int | None) -> Markup:
-    """Return a timestamp as a date in UTC that a script can turn into local time."""
+def time_html(timestamp: int | None, ago: str = "") -> Markup:
+    """Return a timestamp as a date in UTC that a script can turn into local time, or as `ago`."""
     if not timestamp:
         return Markup('<span class="dim">before the first commit</span>')
     text = format_time(timestamp)
     shown = f"{text[:10]} {text[11:23]}".removesuffix(".000")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        text, f"{text}, timestamp {timestamp}", shown
+    form = "ago" if ago else ""
+    return Markup('<time datetime="{}" title="{}" data-form="{}">{}</time>').format(
+        text, f"{text}, timestamp {timestamp}", form, ago or shown
     )
-
-
-def axis_time_html(ms: int, span_ms: int) -> Markup:
-    """Return a time of an axis, as long as its span needs."""
-    text, form = iso_ms(ms), "minute" if span_ms > DAY_MS else "second"
-    shown = f"{text[:10]} {text[11:16]}" if form == "minute" else text[11:19]
-    return Markup('<time datetime="{}" data-form="{}">{}</time>').format(text, form, shown)
 
 
 def iso_ms(ms: int) -> str:
@@ -126,6 +120,21 @@ def duration_text(ms: int | None) -> str:
         if abs(ms) >= 2 * factor or (unit == "s" and abs(ms) >= factor):
             return f"{ms / factor:.1f} {unit}"
     return f"{ms} ms"
+
+
+def ago_text(ms: int) -> str:
+    """Return how long ago something was, for people.
+
+    >>> ago_text(80), ago_text(5_400), ago_text(11_000_000), ago_text(90 * DAY_MS)
+    ('just now', '5 s ago', '3 h ago', '3 months ago')
+    """
+    for unit, factor in (("years", 365 * DAY_MS), ("months", 30 * DAY_MS)):
+        if ms >= 2 * factor:
+            return f"{ms // factor} {unit} ago"
+    for unit, factor in (("d", DAY_MS), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= factor:
+            return f"{ms // factor} {unit} ago"
+    return "just now"
 
 
 class LongTexts:

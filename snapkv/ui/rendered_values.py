@@ -33,6 +33,8 @@ VALUE_LINES_MAX = 5_000
 CONTEXT_LINES = 3
 SIDES_COLUMNS = 160
 PREVIEW_CHARS = 90
+CHANGED_LINES_MAX = 3
+"""The most lines of a difference that a list of versions has of one."""
 DECODED_BYTES_MAX = 2 << 20
 """The size of the largest value that is decoded for a page."""
 BLAMED_BYTES_MAX = 256 << 10
@@ -111,6 +113,15 @@ class Rendering:
             return decode(data, self.kind, self.decoder)
         except InvalidOptionError:
             return decode(data)
+
+    def changed(self, before: bytes | None, after: bytes) -> str:
+        """Return what differs from the value before on one line, or the whole value's beginning."""
+        if before is None or max(len(before), len(after)) > DECODED_BYTES_MAX:
+            return self.preview(after)
+        found = compare(self._decoded(before), self._decoded(after), ignore=self.ignore)
+        lines = found.lines("auto", context=0, width=SIDES_COLUMNS, lines_max=CHANGED_LINES_MAX)
+        parts = ["".join(part.text for part in line).strip() for line in lines]
+        return ", ".join(part for part in parts if part) or found.summary
 
     def preview(self, data: bytes) -> str:
         """Return the beginning of a value on one line; of Kubernetes' objects kind and name."""

@@ -16,17 +16,20 @@ from snapkv.rendering.audit_log import AuditEvent, AuditLog
 from snapkv.rendering.ignored_paths import IgnoredPaths
 from snapkv.rendering.paths import NONE
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
-from snapkv.ui.commit_list import look_at
+from snapkv.ui.commit_list import CommitSummary, look_at, times_back
 from snapkv.ui.extra_views import ExtraViews, PresentLinks, Remembered, installed
+from snapkv.ui.key_differences import REMOVED
 from snapkv.ui.live_commits import LiveCommits
 from snapkv.ui.page_source import Budget, Source, SourceHealth, health
-from snapkv.ui.page_text import axis_time_html, time_html
+from snapkv.ui.page_text import ago_text, time_html
 from snapkv.ui.quiet_commits import QuietCommits
 from snapkv.ui.rendered_values import Rendering
 from snapkv.ui.restore_preview import Restores
 from snapkv.ui.time_bar import ALL, BUCKETS_MAX, Bar, bar, span_of
 from snapkv.ui.url_state import TIMES, State
 
+OF_PREFIX = ("/", "/changes", "/keys", "/commit", "/search", "/live", "/restore")
+"""The views that show what has the prefix only."""
 OF_KEYS = ("prefix", "key")
 """The fields of a URL that have a key, or the beginning of keys."""
 CRUMBS_MAX = 20
@@ -198,6 +201,21 @@ class Context(PageRequest):
         at_ms = None if timestamp is None else physical_ms(timestamp)
         return self.audit.find(key, revision, at_ms, removed=removed)
 
+    def attributed(self, step: CommitSummary, *managers: str) -> CommitSummary:
+        """Add to a commit what managers and the audit log say of it."""
+        kind, key = step.names[0] if step.total == 1 and step.names else ("", None)
+        event = self.audited(key, step, step.timestamp, removed=kind == REMOVED)
+        return replace(step, managers=managers, audit=event)
+
+    def wanted(self, step: CommitSummary) -> bool:
+        """Return whether the list of commits shows one: by prefix, writer and note of the URL."""
+        state, text = self.state, (step.note or "").lower()
+        if (state["prefix"] and not step.counts) or (step.tick and state["ticks"] != "1"):
+            return False
+        if state["writer"].lower() not in (self.attributed(step).who or "").lower():
+            return False
+        return state["note"].lower() in text
+
     def shown_key(self, key: str) -> str:
         """Return a key as people read it: its name, if it is of an object of Kubernetes."""
         return self.source.names.name(key)
@@ -246,13 +264,31 @@ class Context(PageRequest):
     @cached_property
     def bar(self) -> Bar:
         """The time bar; without commits that are known to be ignored, if the list has some."""
+        most = max(4, self.state.part(BUCKETS_MAX))
+        if (filtered := self.filtered) is not None:
+            low, high = (self.source.mark_at_ms(ms) for ms in self.span)
+            wanted = self.wanted if self.state.path == "/" else None
+            budget, ignores = self.budget(), self.ignores
+            only, known_ms = times_back(self.source, low, high, filtered, wanted, budget, ignores)
+            return bar(self.source, *self.span, buckets_max=most, only=only, known_ms=known_ms)
         quiet, ignored = self.site.quiet, list[int]()
         if self.ignores is not None and quiet.ignored:
             low, high = (self.source.mark_at_ms(ms) for ms in self.span)
             look_at(self.source, low, high, quiet, self.ignores, self.budget(BAR_BUDGET))
             ignored = quiet.ignored
-        most = max(4, self.state.part(BUCKETS_MAX))
         return bar(self.source, *self.span, buckets_max=most, ignored=ignored)
+
+    @cached_property
+    def filtered(self) -> tuple[bytes, bytes] | None:
+        """The stored keys to which the page, and with it the bar, is filtered; None: no filter."""
+        state, source = self.state, self.source
+        if state.path == "/key" and state["key"]:
+            stored = source.encode(state["key"])
+            return stored, stored + b"\0"
+        if state.path in OF_PREFIX and state["prefix"]:
+            return source.span(state["prefix"])
+        named = state.path == "/" and (state["writer"] or state["note"])
+        return source.own_span() if named else None
 
     # --- the same in a terminal ---
 
@@ -303,11 +339,9 @@ class Context(PageRequest):
         """Return the beginning of the range, as `moment_html`."""
         return time_html(self.source.timestamp(self.since))
 
-    def axis_html(self, part: float) -> Markup:
-        """Return the date at a part of the bar."""
-        bar = self.bar
-        span = bar.end_ms - bar.start_ms
-        return axis_time_html(int(bar.start_ms + part * span), span)
+    def ago(self, timestamp: int) -> Markup:
+        """Return how long ago a time was; its title has the time."""
+        return time_html(timestamp, ago_text(self.source.now_ms() - physical_ms(timestamp)))
 
     def crumbs(self) -> list[tuple[str, str]]:
         """Return the parts of the prefix with the prefix that each ends, the last ones of many."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Self
 
 from snapkv.errors import CompactedError, InvalidOptionError, KeyNotFoundError
 from snapkv.layout import Mark
@@ -16,19 +16,25 @@ from snapkv.rendering.managed_fields import writers_of
 from snapkv.rendering.paths import NONE
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered_values
-from snapkv.ui.commit_list import (
-    STEPS_MAX,
-    Attributed,
-    CommitSummary,
-    commit_at,
-    steps_back,
-    steps_on,
-)
+from snapkv.ui.commit_list import STEPS_MAX, commit_at, steps_back, steps_on
 from snapkv.ui.extra_views import ExtraViews
 from snapkv.ui.fleet.site import FleetContext
-from snapkv.ui.key_differences import CHILDREN_MAX, REMOVED, ROWS_MAX, Row, differences, row
+from snapkv.ui.key_differences import (
+    CHILDREN_MAX,
+    ROWS_MAX,
+    Attributed,
+    Row,
+    differences,
+    row,
+)
 from snapkv.ui.key_listings import HITS_MAX, NODES_MAX, level, search
-from snapkv.ui.key_versions import VERSIONS_MAX, loud_versions_back, version_at, with_bytes
+from snapkv.ui.key_versions import (
+    VERSIONS_MAX,
+    loud_versions_back,
+    newest_versions,
+    version_at,
+    with_bytes,
+)
 from snapkv.ui.request_context import Context
 from snapkv.ui.restore_preview import ROWS_MAX as PREVIEWED_MAX
 from snapkv.ui.url_state import State
@@ -66,36 +72,20 @@ View = Callable[[Context], Page]
 
 def commits(c: Context) -> Page:
     """Show commits up to the moment, newest first: of a range, a prefix, a writer or a note."""
-    state, prefix = c.state, c.state["prefix"]
-    writer, note, ticks = state["writer"].lower(), state["note"].lower(), state["ticks"] == "1"
-
-    def wanted(step: CommitSummary) -> bool:
-        if (prefix and not step.counts) or (step.tick and not ticks):
-            return False
-        if writer and writer not in (_audited(c, step).who or "").lower():
-            return False
-        return not note or note in (step.note or "").lower()
-
+    state, prefix, ticks = c.state, c.state["prefix"], c.state["ticks"] == "1"
     found = steps_back(
         c.source,
         c.at,
         since=c.since if c.compared else None,
         prefix=prefix,
-        wanted=wanted,
+        wanted=c.wanted,
         limit=state.limit(STEPS_MAX, 1_000),
         budget=c.budget(1.0 if c.ignores is None else QUIET_BUDGET),
         ignores=c.ignores,
         quiet=None if c.ignores is None or prefix or ticks else c.site.quiet,
     )
-    found = replace(found, steps=[_audited(c, step) for step in found.steps])
+    found = replace(found, steps=[c.attributed(step) for step in found.steps])
     return Page("commits.html", "Commits", found, command=c.source.command("log", *log_words(c)))
-
-
-def _audited(c: Context, step: CommitSummary, *managers: str) -> CommitSummary:
-    """Add to a commit what managers and the audit log say of it."""
-    kind, key = step.names[0] if step.total == 1 and step.names else ("", None)
-    event = c.audited(key, step, step.timestamp, removed=kind == REMOVED)
-    return replace(step, managers=managers, audit=event)
 
 
 def log_words(c: Context) -> list[str]:
@@ -124,14 +114,29 @@ def changes(c: Context) -> Page:
         c.at,
         c.state["prefix"],
         start=c.state["after"] or None,
+        name=c.state["name"],
         limit=c.state.limit(ROWS_MAX, 2_000),
         children_max=c.state.part(CHILDREN_MAX),
         budget=c.budget(),
     )
+    found = replace(found, rows=_with_last(c, found.rows))
     words = ["diff", c.time_word(c.since), c.time_word(c.at)]
     more = {"view": view, "open": open_keys(c, found.rows), "way": way_of(c)}
     command = c.source.command(*words, *prefix_words(c))
     return Page("changes.html", "Changes", found, more, command)
+
+
+def _with_last(c: Context, rows: list[Row]) -> list[Row]:
+    """Return the rows, each with the newest commit that wrote or removed its key."""
+    stored = [c.source.encode(each.key) for each in rows]
+    kvs = c.source.reader.source(c.at, None, False).get(stored)
+    keys = {each.key: kv for each, kv in zip(rows, kvs, strict=True)}
+    newest = newest_versions(c.source, keys, c.at, c.budget())
+    made = ((each, newest.get(each.key)) for each in rows)
+    return [
+        replace(each, last=VersionRow.of(c, each.key, last, each.before)) if last else each
+        for each, last in made
+    ]
 
 
 def prefix_words(c: Context | FleetContext) -> list[str]:
@@ -190,9 +195,11 @@ class VersionRow(Attributed):
     source_revision: int | None = None
     managers: tuple[str, ...] = ()
     audit: AuditEvent | None = None
+    changed: str = ""
+    """What differs from the version before it, on one line."""
 
     @classmethod
-    def of(cls, c: Context, key: str, each: Version, before: bytes | None) -> VersionRow:
+    def of(cls, c: Context, key: str, each: Version, before: bytes | None) -> Self:
         """Return a version without its value; `before` is the value before it."""
         return cls(
             each.ts,
@@ -234,34 +241,18 @@ class KeyData:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed(Attributed):
-    """A path or a line of the newest version, and the revision that wrote it."""
+class Owed(VersionRow):
+    """A path or a line of the newest version, and the version that wrote it."""
 
-    place: str
-    text: str
-    revision: int
-    timestamp: int | None
-    writer: str | None
-    note: str | None
-    source_revision: int | None = None
-    managers: tuple[str, ...] = ()
-    audit: AuditEvent | None = None
+    place: str = ""
+    text: str = ""
 
     @classmethod
-    def of(cls, c: Context, key: str, each: Blame) -> Owed:
+    def line(cls, c: Context, key: str, each: Blame) -> Owed:
         """Return a path or a line without the value of its version."""
-        place, version = each.place if isinstance(each.place, str) else "", each.version
-        return cls(
-            place,
-            each.text,
-            version.revision,
-            version.ts,
-            version.writer,
-            version.note,
-            version.source_revision,
-            each.managers,
-            c.audited(key, version, version.ts, removed=False),
-        )
+        place = each.place if isinstance(each.place, str) else ""
+        found = cls.of(c, key, each.version, None)
+        return replace(found, managers=each.managers, place=place, text=each.text)
 
 
 def key(c: Context) -> Page:
@@ -329,7 +320,11 @@ def key(c: Context) -> Page:
 
 def _version_rows(c: Context, key: str, found: list[Version]) -> Iterator[VersionRow]:
     for each, older in zip_longest(found, found[1:]):
-        yield VersionRow.of(c, key, each, None if older is None else older.value)
+        made = VersionRow.of(c, key, each, None if older is None else older.value)
+        if each.value is not None and not c.source.hides(key):
+            before = None if older is None else older.value
+            made = replace(made, changed=c.rendering.changed(before, each.value))
+        yield made
 
 
 def owed_lines(c: Context, key: str, found: list[Version]) -> tuple[list[Owed], int | None]:
@@ -337,7 +332,7 @@ def owed_lines(c: Context, key: str, found: list[Version]) -> tuple[list[Owed], 
     blamed = c.rendering.blamed(found)
     start = c.state.number("line", 1, len(blamed) or 1) - 1
     end = start + c.state.part(BLAMED_LINES_MAX)
-    lines = [Owed.of(c, key, each) for each in blamed[start:end]]
+    lines = [Owed.line(c, key, each) for each in blamed[start:end]]
     return lines, end + 1 if end < len(blamed) else None
 
 
@@ -357,7 +352,7 @@ def commit(c: Context) -> Page:
     )
     rows = found.rows if not (found.more or c.state["after"]) else []
     managers = writers_of(rows[0].before, rows[0].after) if len(rows) == 1 else ()
-    found = replace(found, step=_audited(c, found.step, *managers))
+    found = replace(found, step=c.attributed(found.step, *managers))
     step = found.step
     if c.source.observed:
         before, after = f"rev:{found.since}", f"rev:{step.revision}"

@@ -10,6 +10,7 @@ from snapkv.errors import InvalidOptionError
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.times import duration_ms, pack, physical_ms
 from snapkv.ui.page_source import Source
+from snapkv.ui.page_text import iso_ms
 from snapkv.ui.quiet_commits import count_between
 
 BUCKETS_MAX = 160
@@ -21,6 +22,8 @@ WIDTHS_MS = (
 )
 PRESETS = ("15m", "1h", "24h", "7d", "all")
 SPAN_MS_MIN = 100
+TICKS_MAX = 6
+MONDAY_MS = 4 * _D
 ALL = "all"
 
 
@@ -53,11 +56,29 @@ class Bar:
     final_ms: int
     now_ms: int
     ignored: int = 0
+    known_ms: int | None = None
+    """The time before which commits were not counted; None: all were."""
 
     @property
     def highest(self) -> int:
         """The count of the fullest bucket, at least 1."""
         return max((bucket.count for bucket in self.buckets), default=0) or 1
+
+    @property
+    def step_ms(self) -> int:
+        """The time between two ticks."""
+        whole = self.end_ms - self.start_ms
+        return next((ms for ms in WIDTHS_MS if whole < TICKS_MAX * ms), whole)
+
+    @property
+    def ticks(self) -> list[tuple[float, str, str]]:
+        """The round times in the span: where each is, its time, and how it is written."""
+        span = self.end_ms - self.start_ms
+        step = self.step_ms
+        form = "day" if step >= _D else "minute" if span > _D else "clock"
+        first = -(-(self.start_ms - MONDAY_MS) // step) * step + MONDAY_MS
+        form = "second" if step < _M else form
+        return [(self.share(ms), iso_ms(ms), form) for ms in range(first, self.end_ms, step)]
 
     @property
     def total(self) -> int:
@@ -114,21 +135,26 @@ def bar(
     *,
     buckets_max: int = BUCKETS_MAX,
     ignored: Sequence[int] = (),
+    only: Sequence[int] | None = None,
+    known_ms: int | None = None,
 ) -> Bar:
     """Return the time bar of a span; costs as `Source.ordinals`, however many commits it has.
 
-    `ignored` are the times of commits that do not count, in order.
+    `ignored` are the times of commits that do not count, in order; `only` of those that count,
+    which are known from `known_ms` on.
     """
     width = _width(end_ms - start_ms, buckets_max)
     start, end = start_ms // width * width, -(-end_ms // width) * width
     edges = range(start, end + 1, width)
-    found = source.ordinals([max(0, pack(ms) - 1) for ms in edges])
+    bounds = [max(0, pack(ms) - 1) for ms in edges]
+    found = source.ordinals(bounds) if only is None else []
     made = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(found)]
-    if source.observed:  # the writes beside the ticks
+    if only is not None:
+        counts = [count_between(only, *pair) for pair in pairwise(bounds)]
+    elif source.observed:  # the writes beside the ticks
         counts = [max(0, revisions - ticks) for ticks, revisions in made]
     else:
         counts = [ticks for ticks, _ in made]
-    bounds = [max(0, pack(ms) - 1) for ms in edges]
     left_out = [count_between(ignored, *pair) for pair in pairwise(bounds)]
     counts = [max(0, count - quiet) for count, quiet in zip(counts, left_out, strict=True)]
     buckets = [Bucket(ms, ms + width, n) for ms, n in zip(edges, counts, strict=False)]
@@ -145,6 +171,7 @@ def bar(
         physical_ms(head.timestamp),
         source.now_ms(),
         sum(left_out),
+        known_ms,
     )
 
 

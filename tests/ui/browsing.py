@@ -33,6 +33,31 @@ def picture(person: Person, name: str) -> None:
         (Path(PICTURES) / f"{name}.png").write_bytes(shot)
 
 
+MISFITS = """() => {
+  const found = [];
+  for (const each of document.querySelectorAll("body *")) {
+    if (each.closest("svg, pre.sides, .hidden, thead")) continue;
+    const wide = each.getBoundingClientRect().width;
+    if (wide > innerWidth + 1) found.push(`${each.tagName}.${each.className} is ${wide} wide`);
+  }
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (!text.parentElement.closest("td, th, dd, dt, summary, h1, .head, .controls")) continue;
+    if (text.parentElement.closest("svg, thead, .hidden")) continue;
+    for (const word of text.data.matchAll(/(?<![A-Za-z0-9])[A-Za-z0-9]{2,16}(?![A-Za-z0-9])/g)) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const tops = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+      if (tops.size > 1) found.push(`${word[0]} is broken in ${text.parentElement.outerHTML}`);
+    }
+  }
+  return found;
+}"""
+"""What does not fit: elements wider than the screen, words that their cell breaks."""
+
+
 class Person:
     """A page of a browser at a server; `leave()` and `close()` assert what each page must keep."""
 
@@ -93,6 +118,15 @@ class Person:
             for node in each["nodes"]
         ]
         assert not problems, f"{self.page.url}:\n" + "\n".join(problems[:10])
+
+    def fits(self) -> None:
+        """Assert that nothing is wider than the screen, and that each cell has room for a word."""
+        misfits = self.page.evaluate(MISFITS)
+        assert not misfits, f"{self.page.url}:\n" + "\n".join(each[:300] for each in misfits[:10])
+        size = self.page.viewport_size or {}
+        top = self.page.locator("main").bounding_box()
+        assert top is not None
+        assert top["y"] <= size["height"] / 3, self.page.url
 
     def leave(self) -> None:
         """Leave the page for the next test: a new one would take half a second of the CPU."""

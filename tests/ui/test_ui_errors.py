@@ -36,7 +36,10 @@ def test_an_error_page_keeps_what_the_url_names(store):
         page = served.page("/changes?at=sometime&from=rev:1&prefix=a/&tz=local", 400)
         assert "'sometime' is not a valid time" in page.text
         assert page.fields["at"] == "sometime"
-        assert page.fields["_"] == "from=rev:1&prefix=a/&tz=local"
+        assert page.fields["_"] == "prefix=a/&tz=local"
+        assert page.fields["from"] == "rev:1"
+        assert "q" in page.fields  # the search
+        assert "snapkv / default" in page.text
         assert "/keys?at=sometime&from=rev:1&prefix=a/&tz=local" in page.links
         assert "/changes?from=rev:1&prefix=a/&tz=local" in page.links  # the same now
         assert "commits (1)" in page.text  # the bar

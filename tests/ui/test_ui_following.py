@@ -37,7 +37,7 @@ def test_following_keeps_what_a_person_does(person, store):
     page.locator("#at").press_sequentially("2026-01")
     page.locator("#at").evaluate("each => each.setSelectionRange(2, 4)")
     store.save("c", b"1")
-    page.locator("details.row", has_text="c").wait_for()
+    page.locator("details.row .key", has_text="c").wait_for()
     assert page.input_value("#at") == "2026-01"
     page.keyboard.type("XY")
     assert page.input_value("#at") == "20XY-01"

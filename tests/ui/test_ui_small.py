@@ -1,4 +1,6 @@
-"""Pages on a phone: nothing scrolls sideways, and the head takes few lines."""
+"""Pages on a phone: nothing is wider than it, and the controls take a third of it."""
+
+import json
 
 import pytest
 
@@ -9,12 +11,17 @@ from .served import Served
 
 pytestmark = pytest.mark.slow
 
-WIDTH = 375
+WIDTH = 390
+CONFIG = {"image": "web:1.25", "replicas": 2, "env": {"A": "a" * 20, "B": "long text " * 8}}
+NOTE = "deploy 1.25 of the web service"
 
 
 @pytest.fixture
 def served(tmp_path):
     with snapkv.open(f"lmdb:{tmp_path / 'store'}", name="a-store-with-a-long-name") as store:
+        for n in range(6):
+            value = json.dumps(CONFIG | {"replicas": n}, indent=1).encode()
+            store.commit(puts={"web/config": value}, note=NOTE, writer="ci@build")
         for n in range(3):
             store.commit(puts={f"folder/{n}": b"1", f"key{n}": b"1"}, note=f"note {n}")
         with Served(store, writable=True) as served:
@@ -22,13 +29,16 @@ def served(tmp_path):
 
 
 def test_no_page_scrolls_sideways_on_a_phone(browser, served, axe):
-    person = Person(browser, served.url, axe, viewport={"width": WIDTH, "height": 700})
+    person = Person(browser, served.url, axe, viewport={"width": WIDTH, "height": 844})
     for path in (
         *("/", "/changes", "/changes?view=tree", "/keys", "/key?key=key1", "/live", "/health"),
-        *("/restore?at=rev:3", "/search?q=key", "/?tz=local"),
+        *("/restore?at=rev:3", "/search?q=key", "/?tz=local", "/commit", "/keys?prefix=web/"),
+        *("/key?key=web/config", "/key?key=web/config&tab=value"),
+        *("/?writer=ci", "/changes?from=rev:3&show=side-by-side"),
     ):
         page = person.open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH, path
+        person.fits()
         assert page.locator(".top").bounding_box()["height"] < 130, path
         tops = {each.bounding_box()["y"] for each in page.locator(".top nav a").all()}
         assert len(tops) == 1, path
@@ -37,9 +47,28 @@ def test_no_page_scrolls_sideways_on_a_phone(browser, served, axe):
     person.close()
 
 
+def test_blame_and_history_are_read_on_a_phone(browser, served, axe):
+    person = Person(browser, served.url, axe, viewport={"width": WIDTH, "height": 844})
+    page = person.open("/key?key=web/config&tab=blame")
+    person.fits()
+    assert page.locator(".blame").bounding_box()["height"] < 300  # of four paths
+    lines = page.locator(".blame tbody tr")
+    assert "ci@build" in lines.first.inner_text()
+    assert lines.first.locator("code").bounding_box()["width"] > WIDTH / 4
+    person.accessible()
+    page = person.open("/key?key=web/config")
+    row = page.locator(".versions tbody tr").first
+    assert "replicas: 4 -> 5" in row.inner_text()
+    label = row.locator("td").nth(2).evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert label == '"When"'
+    assert row.bounding_box()["height"] < 250
+    person.accessible()
+    person.close()
+
+
 def test_links_in_a_tree_of_changes_are_seen_without_colour(browser, served, axe):
     person = Person(browser, served.url, axe)
     person.open("/changes?view=tree")
-    assert len(person.texts("ul.tree a")) == 4
+    assert len(person.texts("ul.tree a")) == 5
     person.accessible()
     person.close()

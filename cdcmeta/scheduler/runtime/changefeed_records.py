@@ -234,6 +234,11 @@ def capture_name(label: str, session: int) -> str:
     return f"{label}-{session:x}"
 
 
+def label_of(name: str) -> str:
+    """Return the label in the name of a capture."""
+    return name.rpartition("-")[0] or name
+
+
 def owner_name(capture: str) -> str:
     """Return the name of a capture's owner, as the receiver of messages."""
     return capture + "#owner"

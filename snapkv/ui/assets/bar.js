@@ -28,6 +28,8 @@
     const parts = [date.getHours(), date.getMinutes(), date.getSeconds()].map((n) => pad(n));
     if (form === "minute") return `${day} ${parts.slice(0, 2).join(":")}`;
     if (form === "second") return parts.join(":");
+    if (form === "clock") return parts.slice(0, 2).join(":");
+    if (form === "day") return day;
     const ms = date.getMilliseconds();
     return `${day} ${parts.join(":")}${ms ? `.${pad(ms, 3)}` : ""}`;
   }
@@ -40,14 +42,27 @@
   const local = () => root.dataset.tz === "local";
   const exact = (date) => `${localText(date)} ${offsetText(date)}`;
 
+  // The ticks of the axis move to times that are round here.
+  function showAxis(axis) {
+    const { start, end } = document.querySelector("svg.bar").dataset, step = Number(axis.dataset.step);
+    for (const each of axis.querySelectorAll("text")) {
+      const date = new Date(each.dataset.time), off = date.getTimezoneOffset() * 60000;
+      date.setTime(date.getTime() + (off % step));
+      const share = (date.getTime() - start) / (end - start);
+      each.setAttribute("x", `${100 * share}%`);
+      each.textContent = share >= 0 && share <= 1 ? localText(date, each.dataset.form) : "";
+    }
+  }
+
   function showLocal(within) {
     if (!local()) return;
     for (const each of within.querySelectorAll("time[datetime]")) {
       const date = new Date(each.dateTime);
       if (Number.isNaN(date.getTime())) continue;
-      each.textContent = localText(date, each.dataset.form);
+      if (each.dataset.form !== "ago") each.textContent = localText(date, each.dataset.form);
       if (each.title) each.title = `${exact(date)}, ${each.title}`;
     }
+    for (const each of within.querySelectorAll("svg.axis")) showAxis(each);
     const turned = (text) => text.replace(ISO, (found) => exact(new Date(found)));
     for (const each of within.querySelectorAll("svg.bar, svg.bar a")) {
       const label = each.getAttribute("aria-label");
@@ -210,8 +225,8 @@
 
   function alike(element) {
     const row = element.closest("details.row"), key = row && rowOf(row);
-    const text = element.rel || element.textContent;
-    return (each) => each.tagName === element.tagName && (each.rel || each.textContent) === text
+    const named = (each) => each.rel || (each.tagName === "SUMMARY" ? "" : each.textContent);
+    return (each) => each.tagName === element.tagName && named(each) === named(element)
       && (!key || rowOf(each.closest("details.row") || each) === key);
   }
 
