@@ -73,6 +73,7 @@ class Snapshot(Shown, KeysAndValues[K, V]):
     entries = iterated(SyncSnapshot[K, V].entries)
     items = iterated(SyncSnapshot[K, V].items)
     keys = iterated(SyncSnapshot[K, V].keys)
+    search = iterated(SyncSnapshot[K, V].search)
     values = iterated(SyncSnapshot[K, V].values)
     items_of = awaited(SyncSnapshot[K, V].items_of)
     to_arrow = awaited(SyncSnapshot[K, V].to_arrow)

@@ -19,6 +19,7 @@ _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANI
 COMMANDS = {
     "get": CommandPlace("snapkv.cli.key_commands", "Read"),
     "ls": CommandPlace("snapkv.cli.key_commands", "Read"),
+    "grep": CommandPlace("snapkv.cli.key_commands", "Read"),
     "log": CommandPlace("snapkv.cli.commit_commands", "Read"),
     "history": CommandPlace("snapkv.cli.key_commands", "Read"),
     "diff": CommandPlace("snapkv.cli.key_commands", "Read", times=2),

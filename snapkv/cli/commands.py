@@ -47,6 +47,7 @@ OTHER_WORDS = {
     "revert": "restore",
     "rollback": "restore",
     "save": "put",
+    "search": "grep",
     "set": "put",
     "stats": "info",
     "status": "info",

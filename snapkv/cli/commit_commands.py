@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice, takewhile
-from operator import contains
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -18,8 +16,10 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, revision_text
 from snapkv.cli.moments import moment, settled, settled_range
+from snapkv.cli.named_keys import check_existed, outermost
 from snapkv.cli.store_options import (
     CountOption,
+    IgnoreCaseOption,
     OldestFirst,
     PatchOption,
     PrefixesArgument,
@@ -27,17 +27,18 @@ from snapkv.cli.store_options import (
     SinceOption,
     StoreOptions,
     UntilOption,
+    facts_of,
     grouped,
-    outermost,
     takes,
 )
 from snapkv.cli.terminal import report
 from snapkv.errors import CompactedError
 from snapkv.layout import Selection
-from snapkv.model import Commit, Difference, Version
+from snapkv.model import Commit, Difference
 from snapkv.reading.log import Logged, differences_of, selection_in
 from snapkv.reading.log import log as logged
 from snapkv.reading.observed_prefix import Observed
+from snapkv.reading.text_search import CommitFilter, TextSearch
 from snapkv.rendering.audit_log import Who
 from snapkv.rendering.managed_fields import writers_of
 from snapkv.store.store import SnapshotKV
@@ -45,44 +46,6 @@ from snapkv.times import When, dated, format_time, revision_of
 
 if TYPE_CHECKING:
     from snapkv.fleet.merged_logs import MemberLogged
-
-WILDCARDS = frozenset("*?[")
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFilter:
-    """Which commits are wanted by their writer and note; None: any."""
-
-    writer: str | None = None
-    note: str | None = None
-    ignore_case: bool = False
-
-    def __bool__(self) -> bool:
-        return self.writer is not None or self.note is not None
-
-    def __call__(self, commit: Commit | Version) -> bool:
-        """Return whether a commit, or the one of a version, is wanted.
-
-        >>> wanted = CommitFilter(writer="ann*", note="Undo", ignore_case=True)
-        >>> wanted(Commit(1, 0, 1, "ann@laptop", "undo rm")), wanted(Commit(1, 0, 1, "bob", "undo"))
-        (True, False)
-        """
-        has_note = self._matches(contains, self.note, commit.note)
-        return has_note and self._matches(_is_like, self.writer, commit.writer)
-
-    def _matches(
-        self, matches: Callable[[str, str], bool], wanted: str | None, text: str | None
-    ) -> bool:
-        if wanted is None or text is None:
-            return wanted is None
-        if self.ignore_case:
-            wanted, text = wanted.casefold(), text.casefold()
-        return matches(text, wanted)
-
-
-def _is_like(text: str, pattern: str) -> bool:
-    """Return whether a text has a part, or, as a whole, matches a pattern with wildcards."""
-    return fnmatchcase(text, pattern) if WILDCARDS & set(pattern) else pattern in text
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +63,19 @@ class LogOptions:
             "Only commits whose writer has this text in it; with * ? or [] all of it.",
         ),
     ] = None
-    grep: Annotated[str | None, option("--grep TEXT", "Only commits whose note has this text.")] = (
-        None
-    )
-    ignore_case: Annotated[bool, option("--ignore-case -i", "For --writer and --grep.")] = False
+    grep: Annotated[
+        str | None,
+        option("--grep TEXT", "Only commits whose note, writer or meta has this text."),
+    ] = None
+    meta: Annotated[
+        list[str] | None,
+        option("--meta NAME=TEXT", "Only commits with this fact, as ticket=X; repeatable."),
+    ] = None
+    changed: Annotated[
+        str | None,
+        option("-S --changed TEXT", "Only commits in which a value gained or lost this text."),
+    ] = None
+    ignore_case: IgnoreCaseOption = False
     since_: SinceOption = None
     until: UntilOption = None
     count: CountOption = None
@@ -113,16 +85,21 @@ class LogOptions:
 
     @property
     def wanted(self) -> CommitFilter:
-        """Which commits are wanted by their writer and note."""
-        return CommitFilter(self.writer, self.grep, self.ignore_case)
+        """Which commits are wanted by their writer, note and meta."""
+        return CommitFilter(self.writer, self.grep, facts_of(self.meta) or {}, self.ignore_case)
 
-    def read(self, rendering: RenderingOptions) -> dict[str, Any]:
+    def read(self, renderer: Renderer) -> dict[str, Any]:
         """Return the arguments of `snapkv.reading.log.log` for these commits, without the span."""
+        text = None
+        if self.changed is not None:
+            text = TextSearch.of(self.changed, self.ignore_case, shows=renderer.shows)
         return {
             "prefixes": outermost(self.prefix) if self.prefix else (),
             "newest_first": not self.oldest_first,
-            "wanted": None if self.wanted else self.count,
-            "details": self.patch or rendering.asked,
+            "wanted": None if self.wanted or text is not None else self.count,
+            "details": self.patch or renderer.rendering.asked,
+            "ignores": renderer.ignored_paths,
+            "text": text,
         }
 
 
@@ -148,7 +125,8 @@ def log(
     if keys and which.prefix:
         raise CommandError("log takes either keys or --prefix")
     audit = options.audit_log(keys)
-    renderer, read = Renderer(rendering, audit=audit), which.read(rendering)
+    renderer = Renderer(rendering, audit=audit)
+    read = which.read(renderer)
     read["details"] |= audit is not None
     after, up_to = moment(which.since_, "since"), moment(which.until)
     with options.long_output() as out, options.readable() as kv:
@@ -157,9 +135,10 @@ def log(
         if which.prefix:
             read["prefixes"] = outermost(which.prefix, key=names.key)
         wanted = [names.key(key) for key in keys or ()]
-        found = logged(kv, *span, keys=wanted, ignores=renderer.ignored_paths, **read)
+        found = logged(kv, *span, keys=wanted, **read)
         only = None if audit is None else partial(_only_key, kv)
         write_log(out, renderer, found, which, partial(differences_of, kv), only)
+        check_existed(kv, wanted, read["prefixes"])
 
 
 def write_log(

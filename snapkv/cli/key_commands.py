@@ -23,17 +23,21 @@ from snapkv.cli.formats import (
     entry_json,
     key_json,
     key_text,
+    quoted,
     revision_text,
     text_of,
     time_json,
     tree_json,
+    value_json,
     version_json,
 )
 from snapkv.cli.moments import moment, settled, settled_range, up_to
+from snapkv.cli.named_keys import explained, outermost, why_absent
 from snapkv.cli.store_options import (
     ONE_SLOT,
     AtOption,
     CountOption,
+    IgnoreCaseOption,
     KeyArgument,
     OldestFirst,
     PrefixesArgument,
@@ -41,7 +45,6 @@ from snapkv.cli.store_options import (
     SinceOption,
     StoreOptions,
     UntilOption,
-    outermost,
     takes,
 )
 from snapkv.cli.terminal import Part, report, report_longer_names, write_line
@@ -51,6 +54,7 @@ from snapkv.model import Commit, Difference, Entry, Version
 from snapkv.reading.history import bounds as history_bounds
 from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.snapshot import Snapshot
+from snapkv.reading.text_search import TextSearch
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed
 from snapkv.rendering.audit_log import Who
@@ -79,14 +83,12 @@ def get(
     with options.readable(ring_slots=ONE_SLOT) as kv:
         when, key = settled(kv, when), renderer.name_keys(kv).key(key)
         view, name = with_long_keys(kv, key)
-        try:
+        with explained(kv, key, when):  # of a long key, the error has the short one
             if out.format == "text":
                 write_value(view.load(name, when), renderer)
                 return
             snapshot = view.at(when)
             entry = snapshot.entry(name)
-        except KeyNotFoundError as e:  # of a long key, it has the short one
-            raise KeyNotFoundError(key, e.timestamp, reason=e.reason) from None
     out.record(entry_fields(key, entry, snapshot.timestamp, snapshot.final, renderer))
 
 
@@ -122,6 +124,39 @@ def write_value(value: bytes, renderer: Renderer) -> None:
         report(f"({decoded.kind}, {len(value):,} bytes; into a pipe or file they go as they are)")
 
 
+@takes("observe", "archive", "timeout", "no_pager", "raw")
+@renders("redact", "name_only")
+def grep(
+    options: StoreOptions,
+    rendering: RenderingOptions,
+    text: Annotated[str, argument("TEXT")],
+    given: PrefixesArgument = None,
+    prefix: PrefixesOption = None,
+    at: AtOption = None,
+    ignore_case: IgnoreCaseOption = False,
+) -> None:
+    """Print the keys whose values have a text, now or at a time, and the part around it.
+
+    It reads all values with the prefixes, as they are stored. Code 1 if none has the text.
+    Redacted values are left out.
+    """
+    when, renderer, hits = moment(at), Renderer(rendering), 0
+    search = TextSearch.of(text, ignore_case)
+    names = ("KEY",) if rendering.name_only else ("KEY", "VALUE")
+    with options.long_output(*names) as out, options.readable(ring_slots=ONE_SLOT) as kv:
+        snapshot = kv.at(settled(kv, when))
+        for each in outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key):
+            for key, value in snapshot.search(text, each or None, ignore_case=ignore_case):
+                if renderer.covers(key):
+                    continue
+                hits += 1
+                part = quoted(b"".join(search.around(value)).decode(errors="replace"))
+                columns = [renderer.shown_key(key), part][: len(names)]
+                out.record({"key": key_json(key), "value": value_json(value)}, *columns)
+    if not hits:
+        raise CommandError(f"no value has {text!r}", Exit.NO)
+
+
 LongOption = Annotated[bool, option("-l --long", "With revision, size and value.")]
 
 
@@ -140,7 +175,12 @@ def ls(
     with options.long_output() as out, options.readable(ring_slots=ONE_SLOT) as kv:
         prefixes = outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
         recorded = _recorded(kv) if long else None
-        write_keys(out, renderer, kv.at(settled(kv, when)), prefixes, long, recorded)
+        snapshot = kv.at(settled(kv, when))
+        write_keys(out, renderer, snapshot, prefixes, long, recorded)
+        for each in prefixes:
+            if each and not snapshot.count(each):
+                why = why_absent(kv, each, when, is_prefix=True)
+                report(f"snapkv: no key begins with {each!r}{why}")
 
 
 Name = str | tuple[str, str]
@@ -221,7 +261,8 @@ def history(
         key = renderer.name_keys(kv).key(key)
         view, name = with_long_keys(kv, key)
         found = (("", version) for version in view.history(name))
-        write_versions(out, renderer, key, found, within, count, oldest_first)
+        with explained(kv, key):
+            write_versions(out, renderer, key, found, within, count, oldest_first)
 
 
 def write_versions(
@@ -370,8 +411,9 @@ def blame(
                 versions = filter(up_to(kv, when), versions)
             reads = rendering.kind, renderer.read_decoder
             rows = blamed(versions, *reads, ignore=renderer.ignore)
-        if not rows:
-            raise KeyNotFoundError(key, until)
+            with explained(kv, key, when):
+                if not rows:
+                    raise KeyNotFoundError(key, until)
         shown = [row for row in rows if not row.is_ignored]
         if shown:
             _write(out, shown, lambda row: _who(renderer, key, row))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from snapkv.base.clocks import SystemClock
+from snapkv.cli.exits import CommandError
+from snapkv.cli.formats import time_text
 from snapkv.cli.terminal import report
 from snapkv.layout import CREATION_ORDINAL
 from snapkv.model import Version
@@ -78,4 +80,15 @@ def settled_range(
 ) -> tuple[When | None, When | None]:
     """Return the ends of a span of time, as `settled`; `--since now` is the newest commit."""
     after, until = settled(store, after), settled(store, until)
-    return (store.resolved() if since_ is not None and after is None else after), until
+    after = store.resolved() if since_ is not None and after is None else after
+    if after is not None and until is not None:
+        check_span(store.timestamp_of(after), store.timestamp_of(until))
+    return after, until
+
+
+def check_span(since: int | None, until: int | None) -> None:
+    """Raise `CommandError` for a span of time that ends before it begins."""
+    if since is not None and until is not None and since > until:
+        raise CommandError(
+            f"--since {time_text(since)} is after --until {time_text(until)}: exchange the two"
+        )

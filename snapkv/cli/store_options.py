@@ -11,7 +11,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 from snapkv.base.files import check_mode
-from snapkv.base.text import common_head
 from snapkv.cli.command_output import FORMATS, Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
@@ -19,7 +18,6 @@ from snapkv.cli.formats import counted
 from snapkv.cli.pager import paged
 from snapkv.cli.terminal import patience, report_warning
 from snapkv.hooks import Hooks
-from snapkv.layout import selection_of
 from snapkv.store.location import DEFAULT_NAME, Location
 from snapkv.store.open import STORE_VARIABLE, Keys, open_to_read
 from snapkv.store.open import open as open_store
@@ -140,6 +138,9 @@ PrefixesArgument = Annotated[
 PrefixesOption = Annotated[
     list[str] | None, option("--prefix PREFIX", "Only keys that begin so; repeatable.")
 ]
+IgnoreCaseOption = Annotated[
+    bool, option("--ignore-case -i", "Ignore case, of values that of ASCII letters.")
+]
 PatchOption = Annotated[bool, option("--patch -p", "Print what each commit changed, as diff does.")]
 CountOption = Annotated[int | None, option("-n --count N", "At most N.", min=0)]
 
@@ -154,22 +155,17 @@ def file_mode(text: str | None) -> int | None:
     return check_mode(int(digits, 8))
 
 
-def outermost(*given: list[str] | None, key: Callable[[str], str] = str) -> tuple[str, ...]:
-    """Return the prefixes that a command line gives, in order; ("",), all keys, if it gives none.
-
-    `key` returns the prefix of a name. A prefix that begins with another one is left out.
-
-    >>> outermost(["b/", "a/x"], ["a/"]), outermost(None)
-    (('a/', 'b/'), ('',))
-    """
-    wanted = [key(each) for some in given for each in some or ()]
-    selection, _ = selection_of(wanted or [""], (), "--prefix")
-    return tuple(each.decode(errors="surrogateescape") for each in selection.prefixes)
-
-
-def common(prefixes: tuple[str, ...]) -> str:
-    """Return the longest prefix that all of the `outermost` begin with."""
-    return prefixes[0][: common_head(prefixes[0], prefixes[-1])]
+def facts_of(meta: Sequence[str] | None) -> dict[str, str] | None:
+    """Return the facts of --meta; None without any."""
+    found: dict[str, str] = {}
+    for text in meta or ():
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise CommandError(f"--meta takes NAME=TEXT, not {text!r}")
+        if name in found:
+            raise CommandError(f"--meta takes each name once, not {name!r} twice")
+        found[name] = value
+    return found or None
 
 
 def seconds(duration: str | None) -> float | None:
@@ -218,15 +214,7 @@ class StoreOptions:
     @property
     def facts(self) -> dict[str, str] | None:
         """The facts of --meta; None without any."""
-        found: dict[str, str] = {}
-        for text in self.meta or ():
-            name, separator, value = text.partition("=")
-            if not (name and separator):
-                raise CommandError(f"--meta takes NAME=TEXT, not {text!r}")
-            if name in found:
-                raise CommandError(f"--meta takes each name once, not {name!r} twice")
-            found[name] = value
-        return found or None
+        return facts_of(self.meta)
 
     @property
     def output(self) -> Output:

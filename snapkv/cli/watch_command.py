@@ -14,14 +14,13 @@ from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.formats import Json, change_json, commit_json, written_change_json
 from snapkv.cli.moments import moment, settled
+from snapkv.cli.named_keys import common, outermost
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
     PrefixesArgument,
     PrefixesOption,
     StoreOptions,
-    common,
-    outermost,
     seconds,
     takes,
 )

@@ -13,7 +13,8 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.store_options import PrefixesOption, StoreOptions, YesOption, outermost, takes
+from snapkv.cli.named_keys import outermost
+from snapkv.cli.store_options import PrefixesOption, StoreOptions, YesOption, takes
 from snapkv.cli.terminal import (
     confirm_found,
     report,

@@ -12,6 +12,7 @@ from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, Selection, StampRecord, prefix_end
 from snapkv.model import Change, Commit, Difference
 from snapkv.reading.change_replay import (
+    PRIOR_READS_MAX,
     CommitChanges,
     Touched,
     changed,
@@ -25,6 +26,7 @@ from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of, windows_back
 from snapkv.reading.history import bounds as marks_of
 from snapkv.reading.ignored_commits import IgnoredCommits, Ignores
 from snapkv.reading.reader import Reader
+from snapkv.reading.text_search import TextSearch
 from snapkv.reading.view import KeyspaceReads
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When
@@ -36,6 +38,8 @@ DETAILED_COMMITS_MAX = 4_096
 PAIRS_MAX = 64
 """The most changes whose values, before and after, are read in one round trip."""
 EVENTS_MAX = 128
+HELD_COMMITS_MAX = 64
+"""The most commits whose changes wait until the values before them are read."""
 
 
 class Moved(NamedTuple):
@@ -82,12 +86,15 @@ def log(
     wanted: int | None = None,
     details: bool = False,
     ignores: Ignores | None = None,
+    text: TextSearch | None = None,
+    timeout: float | None = None,
 ) -> Iterator[Logged]:
     """Yield the commits in (since, until], or only the commits that changed given keys.
 
-    With `keys`, or `prefixes`, only commits that changed one of them, and only these keys are
-    `moved`; of observed keys always. Without `details`, `moved` is empty. If compaction left the
-    oldest commit, but not what it changed, that is yielded only if all commits are wanted.
+    With `keys` or `prefixes`, only commits that changed one of them, with a `text` only commits in
+    which a value gained or lost it, and only these keys are `moved`; of observed keys always.
+    Without `details`, `moved` is empty. If compaction left the oldest commit, but not what it
+    changed, that is yielded only if all commits are wanted.
 
     Costs two watches over the keys, from the first to the last prefix; for `keys` of a store one
     watch over each, and a round trip for 128 versions. Newest first, that for each page. The first
@@ -100,7 +107,7 @@ def log(
     core = kv.reader
     core.check_open()
     low, high = _ends(core, since, until)
-    read = _Reading(core, kv.keyspace, keys, prefixes, details, ignores)
+    read = _Reading(core, kv.keyspace, keys, prefixes, details, ignores, text)
     # what the oldest commit left did is not known
     oldest = []
     if since is None and low.ordinal > 1 and read.everything:
@@ -136,12 +143,14 @@ class _Reading:
         prefixes: Sequence[Any],
         details: bool,
         ignores: Ignores | None,
+        text: TextSearch | None,
     ) -> None:
         self._core, self._details, self._space, self._ignores = core, details, space, ignores
         self._keys = [space.encode(key) for key in keys]
         self._wanted = selection_in(space, prefixes)
         self._own = core.layout.data.prefix, core.layout.spaces
-        self.everything = not (keys or prefixes) and core.policy.at_head
+        self._text = text
+        self.everything = not (keys or prefixes or text) and core.policy.at_head
 
     def span(self, low: Mark, high: Mark) -> Iterator[Logged]:
         """Yield the commits in (low, high] that are wanted, oldest first."""
@@ -184,10 +193,13 @@ class _Reading:
                 moved = self._moved(touched)
                 yield Logged(mark, _commit(mark, stamp), moved, is_ignored=is_ignored)
 
-    def _marked(self, found: Iterable[CommitChanges]) -> Iterable[tuple[CommitChanges, bool]]:
-        if self._ignores is None:
-            return ((each, False) for each in found)
-        return IgnoredCommits(self._core, self._space, self._ignores).marked(found)
+    def _marked(self, found: Iterable[CommitChanges]) -> Iterator[tuple[CommitChanges, bool]]:
+        marked: Iterator[tuple[CommitChanges, bool]] = ((each, False) for each in found)
+        if self._ignores is not None:
+            marked = IgnoredCommits(self._core, self._space, self._ignores).marked(found)
+        if self._text is None:
+            return marked
+        return gained_or_lost(self._core, self._space, self._text, marked)
 
     def _of_observed_key(self, key: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
         return self._of_range(key, key + b"\0", low, high)
@@ -218,6 +230,40 @@ class _Reading:
                     continue
                 found = later, timeline.stamp(later)
             yield CommitChanges(*found, [Touched(event, event)])
+
+
+def gained_or_lost(
+    reader: Reader, space: Keyspace, text: TextSearch, found: Iterator[tuple[CommitChanges, bool]]
+) -> Iterator[tuple[CommitChanges, bool]]:
+    """Yield the commits, of all in order, after which values have a text more or less often.
+
+    `touched` are the keys of these values. Remembers of each key how often its value has the text;
+    before its first change, 128 values are read in a round trip. Holds `HELD_COMMITS_MAX` commits.
+    """
+    counts = dict[bytes, int]()
+    for page in iter(lambda: list(islice(found, HELD_COMMITS_MAX)), []):
+        first = {each.last.kv.key: each for one, _ in reversed(page) for each in one.touched}
+        new = [each for key, each in first.items() if each.existed and key not in counts]
+        for at in range(0, len(new), PRIOR_READS_MAX):
+            some = new[at : at + PRIOR_READS_MAX]
+            asked = [(each.first.kv.key, each.first.kv.mod_revision - 1) for each in some]
+            befores = values_at(reader, asked, page[0][0].mark.timestamp)
+            counts |= {
+                each.last.kv.key: text.count(value or b"")
+                for each, value in zip(some, befores, strict=True)
+            }
+        for one, is_ignored in page:
+            mine = [each for each in one.touched if _counts_more(counts, text, each)]
+            mine = [each for each in mine if text.shows(space.decode(each.last.kv.key))]
+            if mine:
+                yield one._replace(touched=mine), is_ignored
+
+
+def _counts_more(counts: dict[bytes, int], text: TextSearch, touched: Touched) -> bool:
+    key = touched.last.kv.key
+    before = counts.get(key, 0)
+    counts[key] = text.count(touched.last.kv.value) if touched.exists else 0
+    return counts[key] != before
 
 
 def _moved(touched: Touched) -> Moved:

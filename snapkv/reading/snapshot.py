@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 from snapkv.base.arguments import check_int
@@ -23,6 +23,7 @@ from snapkv.layout import Keyspace
 from snapkv.model import Difference, Entry, K, KeysAndValues, V
 from snapkv.reading.deadline import bounds, within
 from snapkv.reading.decoding import Decoding, entry_of
+from snapkv.reading.text_search import TextSearch
 from snapkv.timeline import READS_MAX, Moment
 
 # --- the state of a snapshot, and the differences of two ---
@@ -316,6 +317,35 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
         for page in self.pairs(prefix, start, end, after, limit=limit):
             keys = self._space.decode_all(page.keys)
             yield from zip(keys, self._values_of(keys, page), strict=True)
+
+    @bounds
+    def search(
+        self,
+        text: str,
+        prefix: K | None = None,
+        *,
+        ignore_case: bool = False,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[K, V]]:
+        """Yield the keys, with a prefix or all, whose values have a text, in key order.
+
+        It is looked for in the bytes, in UTF-8, of 1,000 bytes at most; `ignore_case` is of ASCII
+        letters. Reads each value, a round trip a page; `limit` ends it after so many that have it.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     commit = store.commit(puts={"a": b"web:1.25", "b": b"web:1.26"})
+        ...     list(store.at().search("1.26"))
+        [('b', b'web:1.26')]
+
+        Raises `InvalidOptionError` for another text, or an invalid limit.
+        """
+        wanted, pages = TextSearch.of(text, ignore_case), self.pairs(prefix)
+        pairs = (pair for page in pages for pair in zip(page.keys, page.values, strict=True))
+        for stored, value in islice((each for each in pairs if wanted.find(each[1]) >= 0), limit):
+            key = self._space.decode(stored)
+            yield key, self._values_of([key], Pairs([stored], [value]))[0]
 
     @bounds
     def keys(  # type: ignore[override]

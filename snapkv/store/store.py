@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from snapkv.base.arguments import check_bool, check_int, check_text
@@ -21,6 +22,8 @@ from snapkv.layout import StampRecord
 from snapkv.model import Build, Commit, Compaction, Guard, Ops, Reverted, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds
+from snapkv.reading.log import log
+from snapkv.reading.text_search import TextSearch
 from snapkv.store import dump as _dump
 from snapkv.store.diagnostics import (
     HEALTH_TIMEOUT_S,
@@ -347,6 +350,8 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         limit: int | None = None,
         *,
         newest_first: bool = False,
+        text: str | None = None,
+        ignore_case: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Commit]:
         """Yield the commits after `since` (exclusive) up to `until` (inclusive), oldest first.
@@ -355,9 +360,26 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         Without `since` it begins with the oldest commit that compaction left; a compacted `since`
         raises `CompactedError`. One watch over the timestamp key; newest first, one for each page.
 
-        Raises `EngineUnavailableError`, `ReadTimeoutError`, too.
+        With a `text`, only commits in which the value of a text key gained or lost it: has it more
+        or less often in its bytes. `ignore_case` is of ASCII letters. That is a watch over the
+        keys, too, and a round trip for each 128 keys that the commits of a page changed.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     stamps = [store.save("image", b"web:1.2%d" % n) for n in (5, 6, 7)]
+        ...     [stamps.index(commit.ts) for commit in store.commits(text="web:1.26")]
+        [1, 2]
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`, too, and `InvalidOptionError` for a
+        text that is empty or has over 1,000 bytes.
         """
-        return _history.commits(self._core, since, until, limit, newest_first)
+        if text is None:
+            return _history.commits(self._core, since, until, limit, newest_first)
+        if limit is not None:
+            check_int("limit", limit, 0)
+        wanted: Any = {"text": TextSearch.of(text, ignore_case), "timeout": timeout}
+        found = log(self.raw, since, until, newest_first=newest_first, **wanted)
+        return islice((each.commit for each in found), limit)
 
     @bounds
     def commits_to_arrow(

@@ -39,7 +39,8 @@ from snapkv.cli.key_commands import (
     write_value,
     write_versions,
 )
-from snapkv.cli.moments import moment
+from snapkv.cli.moments import check_span, moment
+from snapkv.cli.named_keys import outermost
 from snapkv.cli.store_options import (
     AtOption,
     KeyArgument,
@@ -47,7 +48,6 @@ from snapkv.cli.store_options import (
     PrefixesOption,
     StoreOptions,
     grouped,
-    outermost,
     takes,
 )
 from snapkv.cli.terminal import Part
@@ -207,7 +207,7 @@ def log(
     after, before_end, read = (
         moment(which.since_, "since"),
         moment(which.until),
-        which.read(rendering),
+        which.read(renderer),
     )
     if key is not None and (which.prefix or read["details"]):
         what = "--prefix" if which.prefix else "options of differences"
@@ -221,7 +221,7 @@ def log(
             in_order = (which.count, which.oldest_first)
             write_versions(out, renderer, key, shown, which.wanted, *in_order, until)
             return
-        found = logs(open_fleet.members, span, ignores=renderer.ignored_paths, **read)
+        found = logs(open_fleet.members, span, **read)
         found = _of_members(out, found)
         changes_of = partial(differences_in, open_fleet.members)
         write_log(out, renderer, found, which, changes_of)
@@ -239,6 +239,7 @@ def _history_span(
     """Return what is read of which members; name the rest."""
     fleet = open_fleet.fleet
     low, end = (None if each is None else fleet.timestamp_of(each) for each in (since, until))
+    check_span(low, end)
     is_date = until is not None and not is_number(until)
     found = span_of(open_fleet.members, fleet.members, low, end, policy, is_date=is_date)
     if end is None:

@@ -20,14 +20,13 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
 from snapkv.cli.formats import Json, change_json, time_json, written_change_json
 from snapkv.cli.moments import moment
+from snapkv.cli.named_keys import common, outermost
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
     PrefixesArgument,
     PrefixesOption,
     StoreOptions,
-    common,
-    outermost,
     seconds,
     takes,
 )
