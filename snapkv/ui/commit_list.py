@@ -11,6 +11,8 @@ from snapkv.model import Scalar
 from snapkv.reading.change_replay import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
 from snapkv.reading.ignored_commits import IgnoredCommits, Ignores
+from snapkv.reading.log import gained_or_lost
+from snapkv.reading.text_search import TextSearch
 from snapkv.rendering.audit_log import AuditEvent
 from snapkv.timeline import READS_MAX
 from snapkv.timeline.moment import compaction_error
@@ -102,22 +104,25 @@ def steps_back(
     budget: Budget,
     ignores: Ignores | None = None,
     quiet: QuietCommits | None = None,
+    text: TextSearch | None = None,
 ) -> CommitList:
     """Return commits up to a moment, newest first, that changed keys with the prefix.
 
+    With a `text`, only commits in which a value gained or lost it, with the keys of such values.
     Two watches for each chunk of commits. With `ignores` the commits that it ignores are left out;
     `quiet` remembers them.
     """
     wanted = wanted or _shown(prefix)
     low = bounds(source.reader, None, None)[0] if since is None else source.mark(since)
     high, found = source.mark(until), list[CommitSummary]()
-    times, span = (low.timestamp, high.timestamp), source.span_of_commits(prefix)
+    times = low.timestamp, high.timestamp
+    span = source.span_of_commits(prefix) if text is None else source.span(prefix)
     parts = windows_back(source.reader, low, high, CHUNK_COMMITS, CHUNK_COMMITS_MAX)
     if quiet is not None:
         parts = quiet.windows(low, high)
     ignored = quiet is not None and count_between(quiet.ignored, *times) > 0
     for after, until_mark in parts:
-        steps = list(_between(source, after, until_mark, span, ignores))
+        steps = list(_between(source, after, until_mark, span, ignores, text))
         if quiet is not None:
             noted(quiet, after, until_mark, steps)
         ignored = ignored or any(step.ignored for step in steps)
@@ -203,15 +208,24 @@ def _shown(prefix: str) -> Wanted:
 
 
 def _between(
-    source: Source, low: Mark, high: Mark, span: tuple[bytes, bytes], ignores: Ignores | None = None
+    source: Source,
+    low: Mark,
+    high: Mark,
+    span: tuple[bytes, bytes],
+    ignores: Ignores | None = None,
+    text: TextSearch | None = None,
 ) -> Iterator[CommitSummary]:
-    found = changed(source.reader, *span, low, high)
-    if ignores is None:
-        yield from (step_of(source, each) for each in found)
-        return
-    for each, ignored in IgnoredCommits(source.reader, source.reads.keyspace, ignores).marked(
-        found
-    ):
+    reader, space, found = (
+        source.reader,
+        source.reads.keyspace,
+        changed(source.reader, *span, low, high),
+    )
+    marked: Iterator[tuple[CommitChanges, bool]] = ((each, False) for each in found)
+    if ignores is not None:
+        marked = IgnoredCommits(reader, space, ignores).marked(found)
+    if text is not None:
+        marked = gained_or_lost(reader, space, text, marked)
+    for each, ignored in marked:
         step = step_of(source, each)
         yield replace(step, ignored=True) if ignored else step
 

@@ -18,6 +18,7 @@ from snapkv.errors import InvalidOptionError
 from snapkv.layout import prefix_end
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.snapshot import StateReads as Moment
+from snapkv.reading.text_search import TextSearch
 from snapkv.rendering.kubernetes import STARTS
 from snapkv.times import When
 from snapkv.ui.key_differences import REMOVED, differences
@@ -198,8 +199,6 @@ def _encoded(path: str) -> bytes:
 # --- search ---
 
 HITS_MAX = 100
-AROUND_BYTES = 60
-TEXT_BYTES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +239,7 @@ def search(
     """
     if where not in ("keys", "values", "both"):
         raise InvalidOptionError(f"where={where[:40]!r}: give keys, values or both")
-    needle = text.encode(errors="surrogateescape").lower()
-    if not needle or len(needle) > TEXT_BYTES_MAX:
-        raise InvalidOptionError(f"search for 1 to {TEXT_BYTES_MAX:,} bytes, not {len(needle):,}")
+    wanted = TextSearch.of(text, True)
     moment = source.reader.source(when, None, False)
     low, end = source.span(prefix)
     if after is not None:
@@ -253,24 +250,18 @@ def search(
         values = page.values or [b""] * len(page.keys)
         for stored, value in zip(page.keys, values, strict=True):
             looked_at += 1
-            in_key = where != "values" and needle in stored[base:].lower()
-            at = value.lower().find(needle) if where != "keys" else -1
-            if at >= 0 and source.hides(source.decode(stored)):
-                at = -1
-            if in_key or at >= 0:
-                hits.append(_hit(source.decode(stored), value, in_key, at, len(needle)))
+            in_key = where != "values" and wanted.find(stored[base:]) >= 0
+            in_value = where != "keys" and wanted.find(value) >= 0
+            key = source.decode(stored) if in_key or in_value else ""
+            in_value = in_value and not source.hides(key)
+            if in_key or in_value:
+                around = wanted.around(value) if in_value else ()
+                hits.append(Hit(key, in_key, len(value), *around))
                 if len(hits) == limit:
                     return Hits(hits, looked_at, hits[-1].key)
         if budget.over:
             return Hits(hits, looked_at, source.decode(page.keys[-1]))
     return Hits(hits, looked_at, None)
-
-
-def _hit(key: str, value: bytes, in_key: bool, at: int, length: int) -> Hit:
-    if at < 0:
-        return Hit(key, in_key, len(value))
-    end, low = at + length, max(0, at - AROUND_BYTES)
-    return Hit(key, in_key, len(value), value[low:at], value[at:end], value[end:][:AROUND_BYTES])
 
 
 # --- export, streamed: lines of JSON, CSV, or a dump ---

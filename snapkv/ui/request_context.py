@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from snapkv.errors import InvalidOptionError, NotObservedError
 from snapkv.layout import SourceId
+from snapkv.reading.text_search import CommitFilter
 from snapkv.rendering.audit_log import AuditEvent, AuditLog
 from snapkv.rendering.ignored_paths import IgnoredPaths
 from snapkv.rendering.paths import NONE
@@ -209,12 +210,12 @@ class Context(PageRequest):
 
     def wanted(self, step: CommitSummary) -> bool:
         """Return whether the list of commits shows one: by prefix, writer and note of the URL."""
-        state, text = self.state, (step.note or "").lower()
+        state = self.state
         if (state["prefix"] and not step.counts) or (step.tick and state["ticks"] != "1"):
             return False
         if state["writer"].lower() not in (self.attributed(step).who or "").lower():
             return False
-        return state["note"].lower() in text
+        return CommitFilter(None, state["note"], ignore_case=True)(step)
 
     def shown_key(self, key: str) -> str:
         """Return a key as people read it: its name, if it is of an object of Kubernetes."""

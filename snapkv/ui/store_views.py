@@ -10,13 +10,14 @@ from typing import Any, Self
 from snapkv.errors import CompactedError, InvalidOptionError, KeyNotFoundError
 from snapkv.layout import Mark
 from snapkv.model import Version
+from snapkv.reading.text_search import CommitFilter, TextSearch
 from snapkv.rendering import Blame
 from snapkv.rendering.audit_log import AuditEvent
 from snapkv.rendering.managed_fields import writers_of
 from snapkv.rendering.paths import NONE
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered_values
-from snapkv.ui.commit_list import STEPS_MAX, commit_at, steps_back, steps_on
+from snapkv.ui.commit_list import STEPS_MAX, CommitList, commit_at, steps_back, steps_on
 from snapkv.ui.extra_views import ExtraViews
 from snapkv.ui.fleet.site import FleetContext
 from snapkv.ui.key_differences import (
@@ -27,7 +28,7 @@ from snapkv.ui.key_differences import (
     differences,
     row,
 )
-from snapkv.ui.key_listings import HITS_MAX, NODES_MAX, level, search
+from snapkv.ui.key_listings import HITS_MAX, NODES_MAX, Hits, level, search
 from snapkv.ui.key_versions import (
     VERSIONS_MAX,
     loud_versions_back,
@@ -396,10 +397,14 @@ def is_at(c: Context, mark: Mark) -> bool:
 
 
 def searched(c: Context) -> Page:
-    """Show keys and values at the moment that contain a text."""
-    text, where = c.state["q"], c.state.choice("in", "both", "keys", "values")
-    found = None
-    if text:
+    """Show what has a text: keys and values at the moment, or the commits up to it."""
+    text, where = c.state["q"], c.state.choice("in", "both", "keys", "values", *IN_COMMITS)
+    found: Hits | CommitList | None = None
+    words: list[str] = []
+    if text and where in IN_COMMITS:
+        found = _commits_with(c, text, where)
+        words = ["log", IN_COMMITS[where], text, "-i", *c.time_words("--until", c.at)]
+    elif text:
         found = search(
             c.source,
             c.at,
@@ -410,7 +415,30 @@ def searched(c: Context) -> Page:
             limit=c.state.limit(HITS_MAX, 1_000),
             budget=c.budget(),
         )
-    return Page("search.html", "Search", found, {"where": where})
+        words = ["grep", text, "-i", *c.time_words("--at", c.at)] if where == "values" else []
+    command = c.source.command(*words, *prefix_words(c)) if words else ""
+    return Page("search.html", "Search", found, {"where": where}, command)
+
+
+IN_COMMITS = {"changes": "-S", "commits": "--grep"}
+"""Where a search looks in the past, and the option of `snapkv log` that does the same."""
+
+
+def _commits_with(c: Context, text: str, where: str) -> CommitList:
+    """Return the commits that changed how often a value has a text, or that say it."""
+    wanted, search = CommitFilter(None, text, ignore_case=True), None
+    if where == "changes":
+        search = TextSearch.of(text, True, shows=lambda key: not c.source.hides(key))
+    return steps_back(
+        c.source,
+        c.at,
+        prefix=c.state["prefix"],
+        wanted=lambda step: search is not None or (c.wanted(step) and wanted(step)),
+        limit=c.state.limit(STEPS_MAX, 1_000),
+        budget=c.budget(QUIET_BUDGET),
+        ignores=c.ignores,
+        text=search,
+    )
 
 
 def live(c: Context) -> Page:

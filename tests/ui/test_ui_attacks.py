@@ -1,5 +1,6 @@
 """Keys, values, notes and writers that attack: shown, escaped, bounded."""
 
+import re
 import unicodedata
 from http.client import HTTPConnection
 from itertools import product
@@ -189,7 +190,7 @@ def test_redacted_values_are_nowhere(secret):
             assert answer.status_code == 200
             texts.append(answer.text)
         assert not any(
-            "hunter" in text.replace("q=hunter", "").replace('value="hunter"', "") for text in texts
+            "hunter" in re.sub('q=hunter|value="hunter"|grep hunter', "", text) for text in texts
         )
         assert any("shown1" in text for text in texts)
         assert served.http.get("/export?format=dump").status_code == 400
