@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 changefeed = App(help="Changefeeds: what captures replicate.", no_args_is_help=True)
 
 LOOK_S = 1.0
+PIPE_WIDTH = 10_000
+"""More columns than a table has."""
 
 StoreOption = Annotated[
     str, option("--store URL", "The store that captures share.", envvar=STORE_VARIABLE)
@@ -159,7 +162,12 @@ def list_(options: ClusterOptions) -> None:
     columns = ["id", "state", "tables", "checkpoint", "source", "sink"]
     if options.at is None:
         columns.insert(3, "problems")
-    Console().print(table_of(columns, [[str(row[each]) for each in columns] for row in rows]))
+    _console().print(table_of(columns, [[str(row[each]) for each in columns] for row in rows]))
+
+
+def _console() -> Console:
+    """Return the console of the output, which wraps no lines in a pipe."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 @changefeed.command()
@@ -183,7 +191,7 @@ def status(options: ClusterOptions, id: Id) -> None:
                     pause(LOOK_S)
                     live.update(status_of(feeds, id, when), refresh=True)
         else:
-            Console().print(status_of(feeds, id, when))
+            _console().print(status_of(feeds, id, when))
 
 
 @changefeed.command()
@@ -302,4 +310,4 @@ def captures(options: ClusterOptions) -> None:
         for row in rows:
             typer.echo(json_line(dict(zip(columns, row, strict=True))))
         return
-    Console().print(table_of(columns, [[*map(str, row)] for row in rows]))
+    _console().print(table_of(columns, [[*map(str, row)] for row in rows]))

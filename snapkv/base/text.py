@@ -10,6 +10,7 @@ import re
 import unicodedata
 from base64 import b64encode
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal
 
 PREVIEW_CHARS_MAX = 60
@@ -19,6 +20,8 @@ NAME_CHARS_MAX = 200
 
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
 _HIDDEN = re.compile(f"[^\\x20-\\x7e\\u00a1-\\u00ac\\u00ae-\\u02ff]|[{_INVISIBLE}]")
+_JSON_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
+_JSON_CHARS_MAX = 1 << 16
 _BOUNDARIES = re.compile(r"[,{\[(;&\s]")
 
 _LOOK_ALIKE = str.maketrans(
@@ -115,14 +118,29 @@ def preview(value: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> str:
 
     >>> print(preview(b"v1"), preview(bytes([0, 255])), preview(b"a" * 100, 5))
     "v1" 0x00ff "aaaaa"... (100 bytes)
+
+    An object or an array of JSON has neither quotes nor spaces around it.
+
+    >>> print(preview(b'{"kind": "Pod", "ports": [80, 81]}'))
+    {"kind":"Pod","ports":[80,81]}
     """
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
+    text = stored_text(value)
+    if text is None:
         shown, whole = "0x" + value[: chars_max // 2].hex(), len(value) <= chars_max // 2
+    elif (compact := _compact_json(text)) is not None:
+        shown, whole = escaped(compact[:chars_max]), len(compact) <= chars_max
     else:
         shown, whole = quoted(text[:chars_max]), len(text) <= chars_max
     return shown if whole else f"{shown}... ({len(value):,} bytes)"
+
+
+def _compact_json(text: str) -> str | None:
+    """Return an object or an array of JSON without spaces; None for another or a large text."""
+    if len(text) <= _JSON_CHARS_MAX and text.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            json.loads(text)
+            return _JSON_SPACE.sub(lambda found: found[1] or "", text)
+    return None
 
 
 def shortened(before: bytes, after: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> tuple[str, str]:

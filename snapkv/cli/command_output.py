@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Self, TypeVar
 
 import typer
 
+from snapkv.base.text import width_of
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import (
     Json,
@@ -38,13 +39,13 @@ Cell = TypeVar("Cell")
 
 
 class AlignedTable:
-    """Rows under headings; the columns are as wide as the first rows need.
+    """Rows, under headings if they are `shown`; columns are as wide as the first rows need.
 
     It holds `rows_sized` rows, at most. Numbers are aligned to the right.
     """
 
-    def __init__(self, headings: Sequence[str], rows_sized: int = 1) -> None:
-        self._headings, self._rows_sized = headings, rows_sized
+    def __init__(self, headings: Sequence[str], rows_sized: int = 1, *, shown: bool = True) -> None:
+        self._headings, self._rows_sized, self._shown = headings, rows_sized, shown
         self._held: list[list[Part]] = []
         self._widths: list[int] | None = None
         self._numbers: list[bool] = []
@@ -65,19 +66,23 @@ class AlignedTable:
         if not self._held:
             return
         rows, self._held = self._held, []
-        width = _width_of()
-        columns = [list(column) for column in zip(self._headings, *rows, strict=True)]
-        self._widths = [max(width(_text(cell)) for cell in column) for column in columns]
-        self._numbers = [all(_is_number(_text(cell)) for cell in column[1:]) for column in columns]
-        self._write([(heading, "bold") for heading in self._headings])
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        self._numbers = [all(_is_number(_text(cell)) for cell in column) for column in columns]
+        headings: list[Part] = [(heading, "bold") for heading in self._headings]
+        rows = [headings, *rows] if self._shown else rows
+        self._widths = [
+            max(width_of(_text(cell)) for cell in column) for column in zip(*rows, strict=True)
+        ]
         for row in rows:
             self._write(row)
 
     def _write(self, row: Sequence[Part]) -> None:
         assert self._widths is not None
-        width, parts = _width_of(), list[Part]()
+        parts = list[Part]()
         for at, cell in enumerate(row):
-            pad = " " * (self._widths[at] - width(_text(cell)))
+            if not self._widths[at]:
+                continue
+            pad = " " * (self._widths[at] - width_of(_text(cell)))
             parts += [pad, cell] if self._numbers[at] else [cell, pad]
             parts.append("  ")
         while parts and not _text(parts[-1]).strip():
@@ -91,13 +96,6 @@ def _text(part: Part) -> str:
 
 def _is_number(text: str) -> bool:
     return text.replace(",", "").isdecimal()
-
-
-def _width_of() -> Callable[[str], int]:
-    """Return the function that measures text in cells of a terminal."""
-    from rich.cells import cell_len
-
-    return cell_len
 
 
 # --- output ---
@@ -121,6 +119,7 @@ class Output:
     """The characters of the column of members in a text; 0 for no such column."""
     _headings: Sequence[str] = ()
     _names: Sequence[str] = ()
+    _aligned: bool = False
     _table: AlignedTable | None = field(default=None, repr=False)
     _rows_sized: int = 1
 
@@ -129,9 +128,12 @@ class Output:
         """Whether records are written with all their fields, for programs."""
         return self.format in ("json", "yaml")
 
-    def headed(self, *headings: str) -> Self:
-        """Name the columns of a table; without names, a table shows the fields of its records."""
-        self._headings = headings
+    def headed(self, *headings: str, aligned: bool = False) -> Self:
+        """Name the columns of a table; without names, a table shows the fields of its records.
+
+        With `aligned`, a text has aligned columns, too, without the headings.
+        """
+        self._headings, self._aligned = headings, aligned
         return self
 
     def __enter__(self) -> Self:
@@ -139,6 +141,10 @@ class Output:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that are held, before a line on the error stream."""
         if self._table is not None:
             self._table.flush()
 
@@ -160,7 +166,7 @@ class Output:
             sys.stdout.write(json_line(fields) + "\n")
         elif self.format == "yaml":
             sys.stdout.write(yaml_document(fields, sys.stdout.encoding or "utf-8"))
-        elif self.format == "table" and (fields or self._headings):
+        elif self._aligned or (self.format == "table" and (fields or self._headings)):
             self._add(fields, columns)
         else:
             for line in [_spaced(columns)] if lines is None else lines:
@@ -189,7 +195,8 @@ class Output:
             headings = self._headings or [name.upper() for name in self._names]
             if self.width and self._headings:
                 headings = self._with_member(headings, "MEMBER")
-            self._table = AlignedTable(headings, self._rows_sized)
+            is_table = self.format == "table"
+            self._table = AlignedTable(headings, self._rows_sized, shown=is_table)
         by_name = [cell_text(fields.get(name)) for name in self._names]
         self._table.add(by_name or columns)
 

@@ -162,7 +162,7 @@ def write_log(
         return renderer.who(each.commit, key, removed=removed)
 
     ticks_left_out, details = 0, which.patch or renderer.rendering.asked
-    out.headed(*COMMIT_HEADINGS, *(renderer.headings if details else ()))
+    out.headed(*COMMIT_HEADINGS, *(renderer.headings if details else ()), aligned=not details)
     wanted = which.wanted
     for each in _until_enough(
         found, lambda each: wanted(_by(each.commit, who_of(each))), which.count, which.ticks
@@ -183,6 +183,7 @@ def write_log(
             shown = renderer.from_zero()
             _write_detailed(out, shown, each.commit, changes, who_of(each))
             renderer.ignored += shown.ignored
+    out.flush()
     if ticks_left_out:
         report(f"snapkv: {counted(ticks_left_out, 'tick')} left out: --ticks shows them")
     renderer.report_ignored()

@@ -280,7 +280,7 @@ def write_versions(
     Raises `KeyNotFoundError` if there are none up to `until`.
     """
     newest = dict[str, bytes | None]()
-    out.headed("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META")
+    out.headed("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META", aligned=True)
 
     def records() -> Iterator[tuple[str, Json, list[Part | None]]]:
         for member, version in found:
@@ -294,6 +294,7 @@ def write_versions(
     in_order = islice(shown, count) if oldest_first else reversed(deque(shown, count))
     for out.member, fields, columns in in_order:
         out.record(fields, *columns)
+    out.flush()
     renderer.report_ignored("version")
 
 
@@ -399,7 +400,8 @@ def blame(
     if renderer.covers(key):
         raise _redacted(key)
     headings = ("TIME", "REVISION", "WRITER", "PLACE", "VALUE")
-    with options.long_output(*headings) as out:
+    with options.long_output() as out:
+        out.headed(*headings, aligned=True)
         with options.readable() as kv:
             when, key = settled(kv, when), renderer.name_keys(kv).key(key)
             if renderer.covers(key):
@@ -426,24 +428,15 @@ def _who(renderer: Renderer, key: str, row: Blame) -> Who:
 
 
 def _write(out: Output, rows: list[Blame], who_of: Callable[[Blame], Who]) -> None:
-    """Write the rows; as text in columns that fit all of them."""
-    lines = isinstance(rows[0].place, int)
-    whos = [who_of(row) for row in rows]
-    columns = [_columns(out, *each) for each in zip(rows, whos, strict=True)]
-    widths = [max(len(text) for text, _ in column) for column in zip(*columns, strict=True)]
-    for row, who, cells in zip(rows, whos, columns, strict=True):
-        place = f"{row.place:>{len(str(len(rows)))}}  " if lines else f"{row.place}: "
-        in_front = [
-            (text.ljust(width), style) for (text, style), width in zip(cells, widths, strict=True)
-        ]
-        text_line = [piece for cell in in_front for piece in (cell, "  ")]
-        out.record(
-            _fields(row, who),
-            *cells,
-            str(row.place),
-            row.text,
-            lines=[[*text_line, (place, "bold"), row.text]],
-        )
+    """Write the rows; as text the place and its value are one column."""
+    is_line, digits = isinstance(rows[0].place, int), len(str(len(rows)))
+    for row in rows:
+        who = who_of(row)
+        value = [str(row.place), row.text]
+        if out.format == "text":
+            place = f"{row.place:>{digits}}  " if is_line else f"{row.place}: "
+            value = [place + row.text]
+        out.record(_fields(row, who), *_columns(out, row, who), *value)
 
 
 def _columns(out: Output, row: Blame, who: Who) -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ def test_keys_are_listed_by_member(sites: Sites) -> None:
     ]
     assert cli.ok("fleet", "ls", "-l", "app/", "-o", "table").lines == [
         "MEMBER  REVISION  SIZE  KEY     VALUE",
-        'eu             4     2  app/eu  "{}"',
+        "eu             4     2  app/eu  {}",
         'us             3     3  app/us  "yes"',
     ]
     assert (
@@ -333,7 +333,7 @@ def test_differences_have_their_member(sites: Sites) -> None:
     sites.tick(11)
     answer = cli.ok("fleet", "diff", at(2))
     assert answer.lines == [
-        'eu  + app/eu  "{}"',
+        "eu  + app/eu  {}",
         'eu  ~ image  "v1" -> "v2"',
         'us  - app/us  "yes"',
     ]
@@ -349,7 +349,7 @@ def test_differences_have_their_member(sites: Sites) -> None:
     )
     assert cli.ok("fleet", "diff", at(2), "-o", "table").lines[:2] == [
         "MEMBER     KEY     CHANGE",
-        'eu      +  app/eu  "{}"',
+        "eu      +  app/eu  {}",
     ]
 
 
@@ -406,7 +406,7 @@ def test_a_member_that_is_unknown_at_one_time_removed_nothing(sites: Sites) -> N
     sites.put("eu", 20, image="v3")
     words = ["fleet", "diff", at(2), at(15), "--behind", "leave-out"]
     answer = cli.ok(*words)
-    assert answer.lines == ['eu  + app/eu  "{}"', 'eu  ~ image  "v1" -> "v2"']
+    assert answer.lines == ["eu  + app/eu  {}", 'eu  ~ image  "v1" -> "v2"']
     assert answer.err.splitlines() == [
         f"snapkv: 1 of 2 members is left out: us (final up to {at(9)})",
         "snapkv: 1 member not compared, unknown at one of the two times: us",

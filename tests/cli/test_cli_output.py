@@ -173,3 +173,22 @@ def test_commands_that_write_answer_in_every_form(cli: Cli) -> None:
     head, row = cli.ok("tick", "-o", "table").lines
     assert head.split() == ["TIMESTAMP", "TIME", "REVISION", "WRITER", "NOTE"]
     assert len(row.split()) == 4
+
+
+def test_log_and_history_have_aligned_columns(cli: Cli) -> None:
+    cli.ok("put", "a", '{"n": [1, 2]}', "--writer", "ann", "--note", "first")
+    cli.ok("put", "a", "2", "--writer", "longer@name", "--note", "second")
+    second, first = cli.ok("log").lines[:2]
+    assert first.index('"first"') == second.index('"second"')
+    second, first = cli.ok("history", "a").lines[:2]
+    assert first.index("ann") == second.index("longer@name")
+    assert first.index('"first"') == second.index('"second"')
+
+
+def test_a_preview_of_json_is_compact_and_has_no_escapes(cli: Cli) -> None:
+    cli.ok("put", "a", '{\n  "name": "café two",\n  "n": [1.50, 2]\n}')
+    shown = '{"name":"café two","n":[1.50,2]}'
+    for words in (["ls", "-l"], ["history", "a"], ["diff", "0"]):
+        assert shown in cli.ok(*words).out
+    cli.ok("put", "a", "[section]\nkey = value")
+    assert r'"[section]\nkey = value"' in cli.ok("ls", "-l").out

@@ -35,7 +35,7 @@ TABLES = ["a/", "b/", "c/"]
 def typed(tmp_path, monkeypatch, capsys):
     """Run a command in a folder with a store `shop`; return its exit code, lines and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "40")  # of a terminal: a pipe is never wrapped
     monkeypatch.setenv("SNAPKV_STORE", "lmdb:./meta")
     with snapkv.open("lmdb:./shop") as shop:
         shop.save("a/1", b"1")
@@ -138,7 +138,8 @@ def test_an_update_of_nothing_is_an_error(typed, create):
     assert "update changefeed copy" not in notes
 
 
-def test_help_names_all_forms_of_sinks(typed):
+def test_help_names_all_forms_of_sinks(typed, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     for command in ("create", "update"):
         code, out, _ = typed(command, "--help")
         assert code == 0
