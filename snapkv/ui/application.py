@@ -26,6 +26,7 @@ from snapkv.ui.fleet.site import FleetContext, FleetSite
 from snapkv.ui.live_commits import EventStreams
 from snapkv.ui.page_text import form_text_of
 from snapkv.ui.request_context import Context, Site
+from snapkv.ui.restore_preview import Wanted, unticked_of
 from snapkv.ui.store_views import Page, restore, stepped, view_of
 from snapkv.ui.url_state import State
 from snapkv.web import FORM, HOST, TOKEN, USER, Listener, Login, Server, protected
@@ -188,25 +189,22 @@ class Application:
                 403, "restoring from this page is off: see --allow-restore"
             )
         timestamp, head = _number(form, "timestamp"), _number(form, "head")
-        prefix, note = form_text_of(form.get("prefix", "")), form.get("note", "")
+        fields = {name: form_text_of(form.get(name, "")) for name in ("prefix", "key", "conflicts")}
+        reverts = form.get("reverts") == "1"
+        wanted = Wanted(timestamp, reverts=reverts, **fields)
+        fields |= {"revert" if reverts else "at": str(timestamp), "member": member}
 
         def made() -> Response:
             try:
-                commit = restores.carry_out(
-                    timestamp=timestamp,
-                    prefix=prefix,
-                    head=head,
-                    note=note,
-                    confirmation=form.get("confirm", ""),
-                    writer=site.writer if user is None else user,
-                )
+                writer = site.writer if user is None else user
+                commit = restores.carry_out(wanted, form, head, writer)
             except SnapKVError as e:
                 status = page_answers.status_of(e)
                 if status not in (400, 409):
                     raise
-                fields = {"at": str(timestamp), "prefix": prefix, "member": member}
                 state = State("/restore", {n: text for n, text in fields.items() if text})
-                more, token = {"note": note, "reason": str(e)}, request.scope.get(TOKEN, "")
+                more = {"note": form.get("note"), "unticked": unticked_of(form), "reason": str(e)}
+                token = request.scope.get(TOKEN, "")
 
                 def again(share: int) -> Response:
                     context = Context(site, replace(state, share=share), user, token)

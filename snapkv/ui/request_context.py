@@ -283,7 +283,7 @@ class Context(PageRequest):
     def filtered(self) -> tuple[bytes, bytes] | None:
         """The stored keys to which the page, and with it the bar, is filtered; None: no filter."""
         state, source = self.state, self.source
-        if state.path == "/key" and state["key"]:
+        if state.path in ("/key", "/restore") and state["key"]:
             stored = source.encode(state["key"])
             return stored, stored + b"\0"
         if state.path in OF_PREFIX and state["prefix"]:

@@ -1,15 +1,19 @@
-"""A restore from a page: a preview of exactly what changes, then a commit guarded by its head."""
+"""Restores and reverts from a page: a preview of exactly what changes, then a guarded commit."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from snapkv.base.arguments import whole_number
 from snapkv.base.text import LongerNames
-from snapkv.errors import ConflictError, InvalidOptionError
-from snapkv.model import Commit, HeadAt
-from snapkv.store.restore import ChosenKeys, RestorePlan, planned
+from snapkv.errors import ConflictError, InvalidOptionError, RevertConflictError
+from snapkv.model import Commit, Difference, HeadAt
+from snapkv.store.restore import ChosenKeys, planned, writes_of
+from snapkv.store.revert import Revert
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 from snapkv.ui.commit_list import steps_on
@@ -20,18 +24,57 @@ ROWS_MAX = 500
 TRIES = 8
 """The most ticks that may come between a preview and its commit."""
 LOOK_S = 2.0
+WAYS = ("theirs", "force")
+"""What may happen to keys that changed again after a reverted commit."""
 STALE = "another commit was made since the preview; nothing was restored: look again"
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
-    """What restoring changes: from the state `head` (a revision) to the state of `timestamp`.
+class Wanted:
+    """What to put back: the state of a moment, or what a commit changed, of all keys or some.
 
-    It writes or removes `total` keys, of which the first are in `rows`. `longer` says which of them
-    are not below the prefix. `phrase` is what a person types to confirm it.
+    `conflicts` is what happens to keys that changed again after the commit: `theirs` leaves them
+    alone, `force` puts them back, too; without either, they are only shown.
     """
 
-    prefix: str
+    when: When
+    prefix: str = ""
+    key: str = ""
+    reverts: bool = False
+    conflicts: str = ""
+
+    @property
+    def chosen(self) -> ChosenKeys:
+        """The keys that are put back."""
+        return ChosenKeys.of(filter(None, [self.key]), filter(None, [self.prefix]))
+
+    def phrase(self, changes: int) -> str:
+        """Return what a person types to confirm that so many keys change."""
+        verb, keys = "revert" if self.reverts else "restore", "key" if changes == 1 else "keys"
+        return f"{verb} {changes} {keys}"
+
+
+class Plan(NamedTuple):
+    """What changes from the state `head` (a revision), and the moment or commit put back."""
+
+    timestamp: int
+    revision: int
+    head: int
+    changes: list[Difference[str]]
+    conflicts: dict[str, Commit]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What restoring or reverting changes, from the state `head` (a revision).
+
+    It writes or removes `total` keys, of which the first are in `rows`. `longer` says which of them
+    are not below the prefix. `phrase` is what a person types to confirm it. `conflicts` are the
+    newest commits of keys that changed again after a reverted commit.
+    """
+
+    wanted: Wanted
     timestamp: int
     revision: int
     head: int
@@ -39,11 +82,9 @@ class Preview:
     counts: Counter[str]
     rows: list[Row]
     longer: str | None
-
-    @property
-    def phrase(self) -> str:
-        """What a person types to confirm it."""
-        return f"restore {self.total} {'key' if self.total == 1 else 'keys'}"
+    conflicts: dict[str, Commit]
+    note: str
+    phrase: str
 
 
 class Restores:
@@ -55,55 +96,60 @@ class Restores:
     def __init__(self, source: Source, store: SnapshotKV) -> None:
         self._source, self._store = source, store
 
-    def preview(self, when: When, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
-        """Return what restoring a moment would change; raises as `SnapshotKV.restore`."""
-        return self._preview(
-            planned(self._store, when, ChosenKeys.of(prefixes=[prefix])), prefix, rows_max
-        )
+    def _planned(self, wanted: Wanted) -> Plan:
+        if not wanted.reverts:
+            past, head, changes = planned(self._store, wanted.when, wanted.chosen)
+            return Plan(past.timestamp, past.revision, head.revision, changes, {}, "")
+        newest = self._store.reader.timeline.head().revision
+        ways = {way: wanted.conflicts == way for way in WAYS}
+        found = Revert(self._store.raw, [wanted.when], wanted.chosen, **ways).plan()
+        commit = found.commits[0]
+        of = commit.ts, commit.revision, newest
+        return Plan(*of, found.changes, found.conflicts, found.note)
 
-    def _preview(self, plan: RestorePlan, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
+    def preview(self, wanted: Wanted, rows_max: int = ROWS_MAX) -> Preview:
+        """Return what would change; raises as `SnapshotKV.restore` and `revert`."""
+        plan = self._planned(wanted)
         counts = Counter(kind_of(each.before, each.after) for each in plan.changes)
         rows, held = list[Row](), 0
         for each in plan.changes[:rows_max]:
             held += len(each.before or b"") + len(each.after or b"")
             whole = held <= VALUES_BYTES_MAX
             rows.append(row(self._source, each.key, each.before, each.after, whole))
-        past, head, total = plan.past, plan.head.revision, len(plan.changes)
-        longer = LongerNames(prefix, (each.key for each in plan.changes))
-        named = str(longer) if longer else None
-        return Preview(prefix, past.timestamp, past.revision, head, total, counts, rows, named)
+        longer = LongerNames(wanted.prefix, (each.key for each in plan.changes))
+        total, named = len(plan.changes), str(longer) if longer and not wanted.key else None
+        phrase, conflicts = wanted.phrase(total), plan.conflicts
+        of = plan.timestamp, plan.revision, plan.head, total, counts
+        return Preview(wanted, *of, rows, named, conflicts, plan.note, phrase)
 
     def carry_out(
-        self,
-        *,
-        timestamp: int,
-        prefix: str,
-        head: int,
-        note: str,
-        confirmation: str,
-        writer: str | None,
+        self, wanted: Wanted, form: Mapping[str, str], head: int, writer: str | None
     ) -> Commit:
-        """Commit what the preview showed, and nothing else; return the commit.
+        """Commit what the preview of `head` showed, but unticked keys, and nothing else.
 
         Raises `InvalidOptionError` without a note or with a wrong confirmation, `ConflictError` if
         the store has changed since the preview; and as `SnapshotKV.commit`.
         """
-        if not note.strip():
+        note, typed = form.get("note", "").strip(), form.get("confirm", "").strip()
+        if not note:
             raise InvalidOptionError("a restore needs a note: say why")
+        unticked = unticked_of(form)
         for _ in range(TRIES):
-            plan = planned(self._store, timestamp, ChosenKeys.of(prefixes=[prefix]))
-            preview = self._preview(plan, prefix)
-            if preview.head != head and self._changed_since(head):
-                raise ConflictError([(HeadAt(head), preview.head)], STALE)
-            if confirmation.strip() != preview.phrase:
-                raise InvalidOptionError(
-                    f"to confirm, type {preview.phrase!r}, not {confirmation[:80]!r}"
-                )
-            if not plan.changes:
-                raise InvalidOptionError("nothing to restore: the keys are as they were then")
+            plan = self._planned(wanted)
+            if plan.head != head and self._changed_since(head):
+                raise ConflictError([(HeadAt(head), plan.head)], STALE)
+            if plan.conflicts and wanted.conflicts not in WAYS:
+                raise RevertConflictError(plan.conflicts)
+            changes = [each for n, each in enumerate(plan.changes) if n not in unticked]
+            phrases = [wanted.phrase(len(each)) for each in (plan.changes, changes)]
+            if typed not in phrases:
+                raise InvalidOptionError(f"to confirm, type {phrases[1]!r}, not {typed[:80]!r}")
+            if not changes:
+                raise InvalidOptionError("nothing to restore: no key is chosen, or none differs")
             with suppress(ConflictError):  # a tick, or another commit, which the next try finds
-                return self._store.commit(**plan.writes, note=note.strip(), writer=writer)
-        raise ConflictError([(HeadAt(head), preview.head)], STALE)
+                writes = writes_of(changes, [HeadAt(plan.head)])
+                return self._store.commit(**writes, note=note, writer=writer)
+        raise ConflictError([(HeadAt(head), plan.head)], STALE)
 
     def _changed_since(self, head: int) -> bool:
         """Return whether a commit after a revision changed a key: ticks do not count."""
@@ -114,3 +160,9 @@ class Restores:
             budget=Budget(LOOK_S),
         )
         return bool(found.steps) or not found.complete
+
+
+def unticked_of(form: Mapping[str, str]) -> set[int]:
+    """Return the numbers of the rows that a person unticked; a form says how many were `shown`."""
+    shown = min(whole_number(form.get("shown", "")) or 0, ROWS_MAX)
+    return {number for number in range(shown) if f"tick{number}" not in form}

@@ -38,6 +38,7 @@ from snapkv.ui.key_versions import (
 )
 from snapkv.ui.request_context import Context
 from snapkv.ui.restore_preview import ROWS_MAX as PREVIEWED_MAX
+from snapkv.ui.restore_preview import WAYS, Wanted
 from snapkv.ui.url_state import State
 
 OPEN_MAX = 10
@@ -476,22 +477,27 @@ def put_back(c: Context, rows: Sequence[Row]) -> list[str]:
 
 
 def restore(c: Context) -> Page:
-    """Show what restoring the moment would change, and the form that does it."""
+    """Show what restoring the moment, or reverting a commit, would change; and the form for it."""
     if c.site.restores is None:
         raise InvalidOptionError("restoring from this page is off: start it with --allow-restore")
-    if c.at is None:
+    state, reverted = c.state, c.source.when(c.state["revert"])
+    if reverted is not None and c.site.record is not None:
+        raise InvalidOptionError("a record is not restored: only its recorder writes it")
+    if (when := reverted or c.at) is None:
         return Page("restore.html", "Restore", None)
-    found = c.site.restores.preview(c.at, c.state["prefix"], c.state.part(PREVIEWED_MAX))
-    words = ["restore", c.time_word(c.at), *prefix_words(c)]
-    more: dict[str, Any] = {
-        "open": open_keys(c, found.rows),
-        "way": way_of(c),
-        "revision": revision_of(c.at),
-    }
+    way = state.choice("conflicts", "", *WAYS)
+    wanted = Wanted(when, state["prefix"], state["key"], reverted is not None, way)
+    found = c.site.restores.preview(wanted, state.part(PREVIEWED_MAX))
+    words = ["revert" if wanted.reverts else "restore", c.time_word(found.timestamp)]
+    key = ["--key"] if wanted.reverts else []
+    words += [*prefix_words(c), *([*key, wanted.key] if wanted.key else [])]
+    words += [f"--{way}"] if way else []
+    more: dict[str, Any] = {"open": open_keys(c, found.rows), "way": way_of(c), "unticked": set()}
     if c.site.record is not None:
         words.append("--dry-run")
         more["put_back"] = put_back(c, found.rows) if c.site.record.observed is not None else []
-    return Page("restore.html", "Restore", found, more, c.source.command(*words))
+    title = "Revert" if wanted.reverts else "Restore"
+    return Page("restore.html", title, found, more, c.source.command(*words))
 
 
 VIEWS: dict[str, View] = {

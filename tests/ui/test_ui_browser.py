@@ -349,7 +349,9 @@ def test_live_shows_commits_as_they_happen(person, served, made):
 
 def test_a_person_restores_a_moment(person, served, made):
     person.open(f"/commit?at={made[1][24]}")
-    person.page.get_by_role("link", name="Restore this moment…").click()
+    person.page.get_by_role("link", name="The commit after").click()
+    person.page.wait_for_url(f"**at={made[1][25]}**")
+    person.page.get_by_role("link", name="Restore the moment before it…").click()
     page = person.page
     page.wait_for_url("**/restore**")
     person.accessible()

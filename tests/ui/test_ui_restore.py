@@ -219,7 +219,15 @@ def recorded(tmp_path):
 def test_a_record_is_not_restored_from_the_page(recorded):
     served, record, then = recorded
     newest = record.resolved()
-    assert "Put back this moment" in served.page(f"/commit?at={then}").text
+    text = served.page(f"/commit?at={then}").text
+    assert "Put back the moment before it" in text
+    assert "Revert" not in text
+    key = "/registry/deployments/shop/web"
+    for url in (f"/key?key={key}&at={then}", f"/changes?from={then}", f"/commit?at={then}"):
+        assert not any(
+            link.startswith("/restore?") and "key=" in link for link in served.page(url).links
+        )
+    assert served.http.get(f"/restore?revert={then}").status_code == 400
     page = served.page(f"/restore?at={then}")
     assert ("form", "post") not in [(tag, found.get("method")) for tag, found in page.tags]
     assert "only its recorder writes" in page.text

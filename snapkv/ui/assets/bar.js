@@ -290,10 +290,26 @@
     events(url, { commit: () => changed(), gap: () => changed() }, said);
   }
 
+  // --- a restore: the words to type have the number of keys that are ticked ---
+
+  function watchTicks() {
+    const phrase = document.getElementById("phrase");
+    if (!phrase) return;
+    const ticks = [...document.querySelectorAll("input[name^=tick]")];
+    const [verb, all] = phrase.textContent.split(" "), rest = Number(all) - ticks.length;
+    const show = () => {
+      const chosen = rest + ticks.filter((each) => each.checked).length;
+      phrase.textContent = `${verb} ${chosen} ${chosen === 1 ? "key" : "keys"}`;
+    };
+    for (const each of ticks) each.addEventListener("change", show);
+    show();
+  }
+
   window.snapkv = { showLocal, events };
   showLocal(document);
   watchBar();
   watchField();
   watchKeys();
+  watchTicks();
   follow();
 })();
