@@ -44,13 +44,17 @@ RUN_BY: dict[str, dict[str, list[str]]] = {
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: where it begins, what it is, and why it does not run, if it does not."""
+    """A block of code: where it begins, what it is, and why it does not run, if it does not.
+
+    `part` is the text of the heading of second level above it.
+    """
 
     page: str
     line: int
     language: str
     code: str
     reason: str
+    part: str = ""
 
     @property
     def kind(self) -> str:
@@ -81,11 +85,14 @@ def blocks_of(page: str) -> list[Block]:
 
 def blocks_in(text: str, page: str = "") -> list[Block]:
     """Return the blocks of a text, also those of lists and indented ones."""
-    found, reason = [], ""
+    found, reason, part, before = [], "", "", ""
     for token in MarkdownIt().parse(text):
         if token.type in ("fence", "code_block"):
             first = token.map[0] + 1 if token.map else 0
-            found.append(Block(page, first, token.info, token.content, reason))
+            found.append(Block(page, first, token.info, token.content, reason, part))
+        if token.type == "inline" and before == "h2":
+            part = token.content
+        before = token.tag if token.type == "heading_open" else ""
         mark = MARK.fullmatch(token.content) if token.type == "html_block" else None
         reason = mark[1] if mark else ""
     return found

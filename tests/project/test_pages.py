@@ -1,13 +1,9 @@
 """Every block of code on every page runs, or says why it does not."""
 
-import doctest
-import json
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.main
@@ -15,7 +11,7 @@ import typer.main
 import cdcmeta.cli.app
 import snapkv.cli.app
 from tests.cli.cli_runner import Cli
-from tests.cli.cli_sessions import Samples, Shell, check_block
+from tests.project.page_runner import PageRunner
 from tests.project.pages import PAGES, ROOT, RUN_BY, Block, blocks_of, is_run_elsewhere
 
 PROMPT = re.compile(r"^(\$|>>>) ", re.MULTILINE)
@@ -37,46 +33,14 @@ def test_every_block_runs_or_says_why_not(page: str) -> None:
         assert not hidden, f"{block}: a session is not ```text"
 
 
-class Page:
-    """Runs a page from top to bottom in one folder: its sessions share names and a shell."""
-
-    def __init__(self, cli: Cli) -> None:
-        self._cli, self._shell, self._samples = cli, Shell(cli), Samples()
-        self._names: dict[str, Any] = {"__name__": "__page__"}
-
-    def run(self, block: Block) -> None:
-        match block.kind:
-            case "session":
-                self._session(block)
-            case "program":
-                exec(compile(block.code, str(block), "exec"), self._names)
-            case "console":
-                check_block(self._shell, self._samples, str(block), block.code)
-            case "data":
-                (json if block.language == "json" else tomllib).loads(block.code)
-
-    def _session(self, block: Block) -> None:
-        test = doctest.DocTestParser().get_doctest(
-            block.code, self._names, str(block), str(ROOT / block.page), block.line
-        )
-        test.globs = self._names  # not a copy: the next block continues
-        shown: list[str] = []
-        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-        runner.run(test, out=shown.append, clear_globs=False)
-        assert runner.failures == 0, "".join(shown)
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_gives_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for variable in ("SNAPKV_STORE", "SNAPKV_WRITER"):
-        monkeypatch.delenv(variable, raising=False)
-    shown = Page(Cli(tmp_path, monkeypatch, "lmdb:"))
+    runner = PageRunner(Cli(tmp_path, monkeypatch, "lmdb:"))
     for block in blocks_of(page):
         if not block.reason and not is_run_elsewhere(block):
-            shown.run(block)
+            runner.run(block)
 
 
 def test_what_runs_blocks_elsewhere_exists() -> None:
