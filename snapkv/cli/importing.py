@@ -171,27 +171,22 @@ def import_etcd(
     Each file brings the revisions that it still has, with the time at which it was saved; what is
     lost between two files is noted. Files whose revisions the store has are passed over.
     """
-    saved, recorded, shows = (
-        moment(time, "start"),
-        0,
-        RecorderProgress(options.output, print, quiet=True),
-    )
+    saved, recorded = moment(time, "start"), 0
     if saved is not None and len(files) > 1:
         raise CommandError("--time is the time of one file: import several one by one")
     with suppress(StoreNotFoundError), options.open_store() as kv:
         for commit in kv.commits(newest_first=True, limit=1):
             recorded = commit.source_revision or 0
-    found: list[tuple[int, str]] = []
-    for url in (f"etcd-snapshot:{file}" for file in files):
-        engine = open_engine(url, create=False, options={})
-        found.append((engine.get(layout.FIRST_KEY).header.revision, url))
+    engines = (open_engine(f"etcd-snapshot:{file}", create=False, options={}) for file in files)
+    found = [(engine.get(layout.FIRST_KEY).header.revision, engine.url) for engine in engines]
+    keys: dict[str, Any] = {"observe": options.observed or "", "exclude": options.exclude or ()}
+    keys |= {"into_name": options.store_name, "into": options.url}
     for revision, url in sorted(found):
         ms = int(os.stat(url.partition(":")[2]).st_mtime * 1_000)
         clock = ManualClock(ms if saved is None else physical_ms(resolve(saved, ms)))
-        keys: dict[str, Any] = {"observe": options.observed or "", "exclude": options.exclude or ()}
-        into = {"into": options.url, "into_name": options.store_name}
         if revision > recorded:
-            newest = recorder_of(url, report=shows, clock=clock, **into, **keys).catch_up()
+            shows = RecorderProgress(options.output, print, quiet=True)
+            newest = recorder_of(url, report=shows, clock=clock, **keys).catch_up()
             options.output.record({"source": url, **time_json(newest)}, options.output.time(newest))
             if physical_ms(newest) > clock.now_ms():
                 report_warning(f"{url} is dated before what the store has: its time is moved up")

@@ -9,23 +9,22 @@ that of a removal.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import struct
 from collections.abc import Iterator
 from typing import NoReturn
 
 from google.protobuf.message import DecodeError
 
-from snapkv.base import files
+from snapkv.base.files import readable
 from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError
 
-MAGIC = 0xED0CDAED, 2
-SHA256_BYTES, SECTOR_BYTES = 32, 512
+MAGIC, SHA256_BYTES, SECTOR_BYTES = (0xED0CDAED, 2), 32, 512
 META, PAGE, BRANCH, LEAF = map(struct.Struct, ("<16xIIIIQ", "<8xHH4x", "<8xQ", "<IIII"))
 IS_BRANCH, IS_LEAF, IS_BUCKET = 1, 2, 1
+DAMAGE = ValueError, OverflowError, struct.error, DecodeError, RecursionError
 
 
 class SnapshotEngine(MemoryEngine):
@@ -33,13 +32,12 @@ class SnapshotEngine(MemoryEngine):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        path = files.checked_path(url.partition(":")[2])
-        with files.typed_errors(path), open(path, "rb") as file:
-            try:
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    self._load(_Buckets(data))
-            except (ValueError, OverflowError, struct.error, DecodeError, RecursionError) as e:
-                raise CorruptStoreError(f"{path} is damaged, or not a snapshot: {e}") from e
+        with readable(url.partition(":")[2]) as file:
+            data = file.read()
+        try:
+            self._load(_Buckets(data))
+        except DAMAGE as e:
+            raise CorruptStoreError(f"{url} is damaged, or not a snapshot: {e}") from e
 
     def _load(self, file: _Buckets) -> None:
         known = {key: int.from_bytes(value[:8]) for key, value in file.bucket(b"meta")}
@@ -47,21 +45,16 @@ class SnapshotEngine(MemoryEngine):
         first = self._revision = self._log_start = max(compacted, 1)
         changes: list[dict[bytes, KeyEvent]] = [{}]
         for key, value in file.bucket(b"key"):
-            kv, at, removal = (
-                pb.KeyValue.FromString(value),
-                int.from_bytes(key[:8]),
-                key[17:] == b"t",
-            )
-            version = KeyValue(kv.key, kv.value, kv.create_revision, at, kv.version)
-            version = KeyValue(kv.key, b"", 0, at, 0) if removal else version
+            kv, at, gone = pb.KeyValue.FromString(value), int.from_bytes(key[:8]), key[17:] == b"t"
+            fields = (b"", 0, at, 0) if gone else (kv.value, kv.create_revision, at, kv.version)
             if at == self._revision + 1:
                 self._revision = at
                 changes.append({})
-            if at != self._revision and (at > first or self._revision > first):
+            if at != self._revision and max(at, self._revision) > first:
                 raise ValueError(f"revision {at} follows {self._revision}")
-            self._versions.setdefault(kv.key, []).append(version)
+            self._versions.setdefault(kv.key, []).append(KeyValue(kv.key, *fields))
             if at >= first:
-                changes[-1][kv.key] = KeyEvent(version, removal)
+                changes[-1][kv.key] = KeyEvent(self._versions[kv.key][-1], gone)
         self._log = [tuple(sorted(each.values())) for each in changes]
         super().compact(compacted)
 
@@ -74,14 +67,13 @@ class SnapshotEngine(MemoryEngine):
 class _Buckets:
     """The buckets of a snapshot file, whose checksum is verified."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: bytes) -> None:
         self._data, self._size = data, len(data) - SHA256_BYTES
         *magic, self._page_bytes, _, self._root = META.unpack_from(data)
         if tuple(magic) != MAGIC or self._size % SECTOR_BYTES:
             raise NotAStoreError("this is not a file of etcdctl snapshot save, nor a whole one")
-        with memoryview(data) as whole, whole[: self._size] as content:
-            if hashlib.sha256(content).digest() != data[self._size :]:
-                raise ValueError("its contents do not match its checksum")
+        if hashlib.sha256(memoryview(data)[: self._size]).digest() != data[self._size :]:
+            raise ValueError("its contents do not match its checksum")
 
     def bucket(self, name: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys and values of a bucket, in order; none if it does not exist."""
@@ -104,9 +96,11 @@ class _Buckets:
                 yield from self._elements(page * self._page_bytes)
                 continue
             kind, position, key_bytes, value_bytes = LEAF.unpack_from(self._data, element)
-            middle = element + position + key_bytes
+            middle, self._left = (
+                element + position + key_bytes,
+                self._left - key_bytes - value_bytes,
+            )
             end = middle + value_bytes
-            self._left -= key_bytes + value_bytes
             if end > self._size or self._left < 0:
                 raise ValueError(f"the page at {at} has values beyond the end")
             yield kind, self._data[middle - key_bytes : middle], middle, end
