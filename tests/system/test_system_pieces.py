@@ -153,11 +153,15 @@ def test_authors_are_those_of_the_newest_change(tmp_path: Path) -> None:
     history = history_of(repo)
     first, second, third = ((START + 60 * n) * 1_000 for n in (1, 2, 3))
     assert history.authors(0, second) == {
-        "r/f0": "Ada",
-        "r/f1": "Zoë Çelik",
-        "r/\nall": "Zoë Çelik",
+        "r/f0": "Ada <a@example.org>",
+        "r/f1": "Zoë Çelik <a@example.org>",
+        "r/\nall": "Zoë Çelik <a@example.org>",
     }
-    assert history.authors(first, third) == {"r/f1": "Zoë Çelik", "r/f2": "Ada", "r/\nall": "Ada"}
+    assert history.authors(first, third) == {
+        "r/f1": "Zoë Çelik <a@example.org>",
+        "r/f2": "Ada <a@example.org>",
+        "r/\nall": "Ada <a@example.org>",
+    }
     assert history.authors(third, third) == {}
     assert set(history.changes(0, third)) == {"r/f0", "r/f1", "r/f2", "r/\nall"}
 

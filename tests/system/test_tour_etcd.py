@@ -28,10 +28,11 @@ def test_a_strange_history_on_etcd(odd: Repo, run: Run, etcd: EtcdServer) -> Non
 def test_what_it_tells_to_try_works(simple: Repo, run: Run, etcd: EtcdServer) -> None:
     ran = run("--store", etcd.url, "tour", simple.path)
     assert ran.code == 0, ran.out + ran.err
-    commands = [line.split() for line in ran.out.partition("Try next:")[2].splitlines() if line]
-    assert len(commands) == 5
-    for words in commands:
-        tried = run(*words[1:])
+    commands = [line for line in ran.out.partition("Try next:")[2].splitlines() if line]
+    assert len(commands) == 6
+    for line in commands[1:]:  # the first one is the page
+        words = line[line.index("--store") :].split()
+        tried = run(*words)
         assert (tried.code, bool(tried.out)) == (0, True), words
 
 

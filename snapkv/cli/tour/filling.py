@@ -26,7 +26,7 @@ from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, Clone, GitCommit, To
 from snapkv.cli.tour.tour_store import COMMIT_KEY, SPACE, imported_last
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import CommitTooLargeError, ConflictError
-from snapkv.layout import NOTE_BYTES_MAX, Layout
+from snapkv.layout import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout
 from snapkv.model import Guard
 from snapkv.times import PHYSICAL_MS_MAX, physical_ms
 
@@ -193,7 +193,8 @@ def _save(
         deletes = [TREE_PREFIX + path for path in gone]
         tree = snapkv.SpaceOps(puts=lines, deletes=deletes, guards=(guard,))
         removed = [path.decode() for path in gone]
-        ops = snapkv.Ops(values, removed, note=note_of(commit), spaces={SPACE: tree})
+        note, writer = note_of(commit), shortened(commit.author, WRITER_BYTES_MAX)
+        ops = snapkv.Ops(values, removed, note=note, spaces={SPACE: tree}, writer=writer)
         return store.commit(lambda _: ops)
     except CommitTooLargeError as e:
         raise too_large(commit, e.size, e.limit) from e
@@ -206,11 +207,13 @@ def _save(
 
 
 def note_of(commit: GitCommit) -> str:
-    """Return the note of a commit: id, subject and author, within a note's bytes."""
-    head, tail = f"{shown_oid(commit.oid)} ", f" ({commit.author[:200]})"
-    room = NOTE_BYTES_MAX - len(head.encode()) - len(tail.encode())
-    subject = commit.subject.encode()[:room].decode(errors="ignore")
-    return head + subject + tail
+    """Return the note of a commit: id and subject, within a note's bytes."""
+    return shortened(f"{shown_oid(commit.oid)} {commit.subject}", NOTE_BYTES_MAX)
+
+
+def shortened(text: str, bytes_max: int) -> str:
+    """Return the beginning of a text, within some bytes."""
+    return text.encode()[:bytes_max].decode(errors="ignore")
 
 
 def shown_oid(oid: bytes) -> str:

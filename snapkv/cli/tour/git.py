@@ -172,7 +172,7 @@ class Clone:
 
     def history(self, after: bytes | None) -> Generator[GitCommit]:
         """Yield the first-parent history after a commit (None: all of it), oldest first."""
-        header = "--format=%x01%H%x00%an%x00%s"
+        header = "--format=%x01%H%x00%an <%ae>%x00%s"
         asked = ["-c", "log.showRoot=true", "-c", "log.diffMerges=first-parent", "log"]
         asked += ["--first-parent", "-m", "--reverse", "--raw", "-z", "--no-abbrev", "--no-renames"]
         asked += ["--ignore-submodules=none", "--no-show-signature", "--no-color", "--no-relative"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from shutil import which
 from statistics import median
 from typing import Annotated, Any
 
@@ -18,7 +20,6 @@ from snapkv.cli.tour.examiner import AskedDate, Examiner, TourReport
 from snapkv.cli.tour.filling import GitTimeline, Imported, shown_oid
 from snapkv.cli.tour.git import Clone, TourError
 from snapkv.model import Entry
-from snapkv.times import format_time
 
 NAMES_SHOWN = 3
 MISMATCHES_SHOWN = 10
@@ -171,14 +172,15 @@ def _examine(examiner: Examiner, done: Imported, request_bytes_max: int) -> None
 def _report_next(examiner: Examiner, folder: str) -> None:
     """Show commands that work on this very store."""
     name = f" --name {tour_store.name_of(folder)}" if tour_store.in_etcd(folder) else ""
-    store = f"snapkv --store {shlex.quote(tour_store.url_of(folder))}{name}"
+    program = "snapkv" if which("snapkv") else f"{shlex.quote(sys.executable)} -m snapkv"
+    store = f"{program} --store {shlex.quote(tour_store.url_of(folder))}{name}"
     then, now = examiner.then_and_now()
-    commands = [f"{store} log -n 5", f"{store} ls --at {format_time(then.ts)}"]
+    commands = [f"{store} {words}" for words in ("ui", "log -n 5", f"ls --at {then.date}")]
     if key := _telling_key(examiner, then):
         name = shlex.quote(key)
-        commands += [f"{store} history {name}", f"{store} get {name} --at {format_time(then.ts)}"]
+        commands += [f"{store} history {name}", f"{store} get {name} --at {then.date}"]
     if then != now:
-        commands.append(f"{store} diff {format_time(then.ts)} {format_time(now.ts)}")
+        commands.append(f"{store} diff {then.date} {now.date}")
     say("", "")
     say("bold", "Try next:")
     for command in commands:

@@ -161,7 +161,7 @@ def authors(clone: Clone, a: bytes | None, b: bytes) -> dict[bytes, str]:
     asked = ["-c", "log.showRoot=true", "-c", "log.diffMerges=first-parent", "log"]
     asked += ["--first-parent", "-m", "--name-only", "-z", "--no-renames", "--encoding=UTF-8"]
     asked += ["--ignore-submodules=none", "--no-show-signature", "--no-color", "--no-relative"]
-    asked += ["--format=%x01%an", b.decode(), *([f"^{a.decode()}"] if a else [])]
+    asked += ["--format=%x01%an <%ae>", b.decode(), *([f"^{a.decode()}"] if a else [])]
     found: dict[bytes, str] = {}
     author, is_first = "", False
     with clone._streaming(asked) as stream:
