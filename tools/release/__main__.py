@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from tools import image
 from tools.release.artifacts import Artifacts
-from tools.release.checklist import FAILED, Checklist
+from tools.release.checklist import FAILED, CheckFailed, Checklist
 from tools.release.environments import LOWEST, NEWEST, found_python
 from tools.release.installed import Installations
 from tools.release.sources import Sources
@@ -88,6 +89,9 @@ def _check_artifacts(checklist: Checklist, artifacts: Artifacts, sources: Source
         artifacts.check_metadata()
     with checklist.check("wheel and sdist have every file"):
         artifacts.check_files()
+    with checklist.check("the image is built, and keeps what docs/howto/run.md says"):
+        if image.main([]):
+            raise CheckFailed("it does not: see above")
 
 
 def _combinations(given: argparse.Namespace, sources: Sources) -> Iterator[tuple[str, str, str]]:
