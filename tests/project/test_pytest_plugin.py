@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.pages import blocks_of
+
 ROOT = Path(__file__).parents[2]
 
 BEFORE = """
@@ -57,9 +59,21 @@ def test_the_fixtures_work_and_the_plugin_is_light(tmp_path: Path) -> None:
     (tmp_path / "pytest_snapkv.py").write_text((ROOT / "snapkv/pytest_plugin.py").read_text())
     (tmp_path / "test_before.py").write_text(BEFORE)
     (tmp_path / "test_using.py").write_text(USING)
+    (recipe,) = [
+        each for each in blocks_of("docs/howto/recipes.md") if "import pytest" in each.code
+    ]
+    (tmp_path / "test_recipe.py").write_text(recipe.code)
     options = ("-q", "-W", "error", "-p", "no:cacheprovider", "-p", "pytest_snapkv")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "test_before.py", "test_using.py"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *options,
+            "test_before.py",
+            "test_using.py",
+            "test_recipe.py",
+        ],
         capture_output=True,
         text=True,
         timeout=120,
@@ -68,4 +82,4 @@ def test_the_fixtures_work_and_the_plugin_is_light(tmp_path: Path) -> None:
         | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
