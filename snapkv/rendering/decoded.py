@@ -80,9 +80,10 @@ class Decoded:
             return str(self.data)
         if self.is_by_decoder or self.kind in ("msgpack", "hex"):
             return self._shown_preview(chars_max)
-        if self.kind != "kubernetes":
+        metadata = self.data.get("metadata") if isinstance(self.data, dict) else None
+        is_object = metadata and self.data.get("kind") and self.data.get("apiVersion")
+        if self.kind != "kubernetes" and not is_object:
             return preview(self.value, chars_max)
-        metadata = self.data.get("metadata")
         names = metadata if isinstance(metadata, dict) else {}
         parts = [names[field] for field in ("namespace", "name") if names.get(field)]
         what = escaped(f"{self.data.get('kind', 'object')} {'/'.join(map(str, parts))}")

@@ -26,8 +26,8 @@ from snapkv.rendering.value_tree import (
 )
 
 PREFIX = b"k8s\0"
-STARTS = PREFIX, b"k8s:enc:"
-"""How values begin that have a shorter text than their bytes: protobuf, and encrypted values."""
+STARTS = PREFIX, b"k8s:enc:", b'{"kind":"', b'{"apiVersion":"'
+"""How values begin that have a shorter text than their bytes: objects, and encrypted values."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS_S = range(-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
 _META = "meta.v1.ObjectMeta"
@@ -72,18 +72,18 @@ def load(value: bytes) -> Tree:
     return checked({**kind, **_object(raw, message, 0)})
 
 
-def from_json(tree: Tree) -> Tree:
-    """Return an object that is kept as JSON, as a manifest; raise `NotThisKindError`.
+def manifest(tree: Tree) -> Tree:
+    """Return an object as a manifest; raise `NotThisKindError`.
 
-    The API's own answers have a resourceVersion, with which an API server rejects a replacement of
-    a newer version: it is left out. A definition of custom resources is stored in the version
-    v1beta1, which API servers do not have any more: it becomes v1.
+    With its resourceVersion or uid, an API server rejects the replacement of a newer version, or of
+    an object that was created anew: they are left out. A definition of custom resources is stored in
+    the version v1beta1, which API servers do not have any more: it becomes v1.
     """
     if not isinstance(tree, dict) or not (tree.get("apiVersion") and tree.get("kind")):
-        raise NotThisKindError("is JSON without an apiVersion and a kind")
-    if isinstance(about := tree.get("metadata"), dict) and "resourceVersion" in about:
-        kept = {name: part for name, part in about.items() if name != "resourceVersion"}
-        tree = {**tree, "metadata": kept}
+        raise NotThisKindError("is JSON without an apiVersion and a kind, as redacted values are")
+    if isinstance(about := tree.get("metadata"), dict):
+        kept = about.keys() - {"resourceVersion", "uid"}
+        tree = {**tree, "metadata": {name: about[name] for name in about if name in kept}}
     if (tree["apiVersion"], tree["kind"]) == _OLD_DEFINITION:
         return _definition(tree)
     return tree

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from snapkv.base.arguments import wrong_type
@@ -89,7 +90,7 @@ def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None
 def _of_kind(kind: str, value: bytes) -> Decoded:
     """Return a value of a kind that was given; raises `InvalidOptionError` if it is not of it."""
     try:
-        return _LOADERS[kind](value)
+        return (_MANIFEST if kind == "kubernetes" else _LOADERS[kind])(value)
     except NotThisKindError as e:
         raise InvalidOptionError(
             f"the value of {counted(len(value), 'byte')} cannot be shown as {kind}: it {e}; "
@@ -199,10 +200,11 @@ def _key_text(key: Any) -> str:
     return str(key)
 
 
-def _load_kubernetes(value: bytes) -> Tree:
+def _load_kubernetes(value: bytes, *, as_manifest: bool = False) -> Tree:
     from snapkv.rendering import kubernetes
 
-    return kubernetes.from_json(_load_json(value)) if value[:1] == b"{" else kubernetes.load(value)
+    tree = (_load_json if value[:1] == b"{" else kubernetes.load)(value)
+    return kubernetes.manifest(tree) if as_manifest else tree
 
 
 def _load_encrypted(value: bytes) -> Decoded:
@@ -220,6 +222,7 @@ _LOADERS: dict[str, Callable[[bytes], Decoded]] = {
     "text": lambda value: Decoded("text", _utf8(value), "text", value),
     "hex": lambda value: Decoded("hex", value, "bytes", value),
 }
+_MANIFEST = _tree("kubernetes", partial(_load_kubernetes, as_manifest=True))
 
 
 # --- which kinds a value may be ---------------------------------------------------------

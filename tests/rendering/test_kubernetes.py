@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from snapkv.errors import InvalidOptionError
 from snapkv.rendering import compare, decode
 from snapkv.rendering.kubernetes import schema
 from tests.rendering.shown import text_of
@@ -90,15 +91,21 @@ def test_an_explicit_zero_is_shown_and_a_default_one_is_not() -> None:
     assert namespace["metadata"]["deletionGracePeriodSeconds"] == 0
 
 
-def test_an_answer_of_the_api_is_a_manifest_without_its_resource_version() -> None:
-    """Because `kubectl replace` of an old version conflicts with it."""
+def test_a_manifest_has_neither_resource_version_nor_uid() -> None:
+    """Because `kubectl replace` conflicts with them if the object changed, or was created anew."""
     expected = without_null(OBJECTS["Deployment"][1])
     assert isinstance(expected, dict)
-    answer = {**expected, "metadata": {**expected["metadata"], "resourceVersion": "1057"}}
+    known = {"resourceVersion": "1057", "uid": "1c594c05-2eb9-441b-b822-3b337b9c06e1"}
+    answer = {**expected, "metadata": {**expected["metadata"], **known}}
     found = decode(json.dumps(answer).encode(), "kubernetes")
     assert found.data == expected
     assert "resourceVersion" not in found.text
     assert decode(json.dumps(answer).encode()).data == answer
+
+
+def test_a_redacted_object_is_not_a_manifest() -> None:
+    with pytest.raises(InvalidOptionError, match="as redacted values are"):
+        decode(b'{"redacted": "hmac-sha256:5e318f8c:f6c2", "bytes": 327}', "kubernetes")
 
 
 def test_a_heartbeat_is_noise() -> None:
@@ -120,6 +127,8 @@ def test_the_text_is_yaml_and_the_preview_a_name() -> None:
     assert pod.text.startswith("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web-0\n")
     assert "    example.com/note: |-\n      two\n      lines\n" in pod.text
     assert pod.preview() == f"Pod shop/web-0 ({len(stored('Pod')):,} bytes)"
+    answer = json.dumps(OBJECTS["Pod"][1]).encode()
+    assert decode(answer).preview() == f"Pod shop/web-0 ({len(answer):,} bytes)"
 
 
 # --- what the table does not have ---------------------------------------------------------

@@ -33,9 +33,9 @@ ENCRYPTED = {
 
 
 def without(tree: dict[str, Any], paths: set[str]) -> dict[str, Any]:
-    """Return an object without its resourceVersion, nulls, and what is at some paths."""
+    """Return an object without resourceVersion and uid, nulls, and what is at some paths."""
     tree = without_null(tree)  # type: ignore[assignment]
-    for path in {"metadata.resourceVersion", *paths}:
+    for path in {"metadata.resourceVersion", "metadata.uid", *paths}:
         above, name = path.split(".")
         tree.get(above, {}).pop(name, None)
     return tree
@@ -52,7 +52,12 @@ def test_an_object_is_what_the_api_answers(server: str) -> None:
         kinds[kind] += 1
         paths = FILLED_IN.get(kind, set())
         expected = without(line["json"], paths)
+        assert "uid" not in found.data["metadata"], (
+            "an object that was created anew has another one"
+        )
         assert without(found.data, paths) == expected, line["key"]
+        as_stored = decode(bytes_of(line)).data["metadata"]
+        assert as_stored.get("uid") == line["json"]["metadata"].get("uid"), "differences show it"
         assert without(yaml.safe_load(found.text + "\n"), paths) == expected, "as kubectl reads it"
     assert len(kinds) > 50
 
