@@ -128,9 +128,8 @@ def record(
         raise CommandError("record needs --into FOLDER, s3://BUCKET/PATH, lmdb:PATH or etcd://...")
     settings: dict[str, Any] = {"every": every, "flush": flush, "keep": keep}
     observed = None if cluster.kubernetes else options.observed
-    settings |= {"observe": observed, "exclude": options.exclude or ()}
+    settings |= {"observe": observed, "exclude": options.exclude or (), "secrets": cluster.secrets}
     settings |= {"name": options.store_name, "redact": redact or (), "redact_key": redact_key}
-    settings |= {"secrets": cluster.secrets}
     settings |= {} if into_name is None else {"into_name": into_name}
     with ExitStack() as stack:
         # these two end by themselves: a signal interrupts them

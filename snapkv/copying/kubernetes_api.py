@@ -162,9 +162,13 @@ class KubernetesApi:
             response.release_conn()
         return found
 
-    def pages(self, resource: Resource, **fields: object) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the objects of a resource in pages, each with the list's revision."""
+    def pages(
+        self, resource: Resource, at: int | None = None, **fields: object
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the objects of a resource, now or at a revision, with the list's revision."""
         after: dict[str, object] = {}
+        if at is not None:
+            fields |= {"resourceVersion": at, "resourceVersionMatch": "Exact"}
         while True:
             page = self.get(resource.path, limit=PAGE, **(after or fields))
             items = page.get("items") or []
@@ -214,13 +218,9 @@ class KubernetesApi:
         wait = float(retry) if retry and retry.isdigit() else 0.0
         raise ApiStatusError(response.status, text.strip()[:400], path, wait)
 
-    def resources(self) -> tuple[list[Resource], set[str]]:
-        """Return what can be listed and watched, and the groups that do not answer.
-
-        A round trip for each version of each group.
-        """
+    def resources(self) -> list[Resource]:
+        """Return what can be listed and watched; a round trip for each version of each group."""
         found: dict[tuple[str, str], Resource] = {}
-        unknown: set[str] = set()
         versions = [("", "v1", "/api/v1")]
         for group in self.get("/apis")["groups"]:
             ordered = [group["preferredVersion"], *group["versions"]]
@@ -229,8 +229,7 @@ class KubernetesApi:
         for group_name, version, path in versions:
             try:
                 listed = self.get(path)["resources"]
-            except ApiStatusError:
-                unknown.add(group_name)
+            except ApiStatusError:  # another server has the group, and does not answer
                 continue
             for each in listed:
                 plural, verbs = each["name"], each["verbs"]
@@ -240,7 +239,7 @@ class KubernetesApi:
                 name = resource_name(plural, group_name)
                 resource = Resource(name, f"{path}/{plural}", each["kind"], version, group_name)
                 found[plural, group_name] = resource
-        return list({resource.name: resource for resource in found.values()}.values()), unknown
+        return list({resource.name: resource for resource in found.values()}.values())
 
     def check_ready(self) -> None:
         """Raise `ApiStatusError` if the server still starts: it does not list all groups then."""
@@ -252,15 +251,7 @@ class KubernetesApi:
 
     def cluster_id(self) -> str:
         """Return the UID of the namespace kube-system: a cluster has no other id of its own."""
-        path = "/api/v1/namespaces"
-        try:
-            found = self.get(f"{path}/kube-system")
-        except ApiStatusError as e:
-            if e.status != FORBIDDEN:
-                raise
-            items = self.get(path, fieldSelector="metadata.name=kube-system")["items"]
-            found = items[0] if items else {"metadata": {"uid": ""}}
-        uid: str = found["metadata"]["uid"]
+        uid: str = self.get("/api/v1/namespaces/kube-system")["metadata"]["uid"]
         return uid
 
     def close(self) -> None:

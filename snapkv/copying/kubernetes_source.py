@@ -40,6 +40,7 @@ from snapkv.copying.kubernetes_api import (
 )
 from snapkv.copying.kubernetes_streams import (
     JOIN_S,
+    LEFT_OUT,
     LOST,
     Arrival,
     Encode,
@@ -66,11 +67,14 @@ OBSERVED = Selection((b"kubernetes:",))
 """In the identity of a record, what is observed of a cluster through its API."""
 SPACE = "kubernetes"
 RECORDED = b"resources"
-"""The space and the key of a record that has the names of the resources that are recorded."""
+"""The space and the key of a record that has the names of the resources that are recorded,
+and what is left out of each, as in `pods -pods/kube-system/`."""
 ALL = ""
 """In the positions of a mark, the revision up to which all resources are recorded."""
 REFERENCE = ("namespaces", "nodes", "serviceaccounts", "pods", "configmaps")
 """Resources whose revisions are the cluster's, the first that the account may read."""
+OF_ALL_ACCOUNTS = {"clustertrustbundles"}
+"""The resources that each service account may read by default."""
 CHANGING = "customresourcedefinitions", "apiservices"
 """The resources that define further resources."""
 REDISCOVER_S = 0.3, 2.0, 10.0
@@ -116,7 +120,7 @@ class KubernetesSource(ForeignSource):
         self.unread = {} if unread is None else unread
         """Which resources are not recorded, and why."""
         self.asked_at = math.inf
-        self._known: tuple[dict[str, dict[str, RecordedObject]], set[str]] | None = None
+        self._known: tuple[dict[str, dict[str, RecordedObject]], dict[str, str]] | None = None
         with translated(api.host):
             api.check_ready()
             uid = api.cluster_id()
@@ -132,7 +136,7 @@ class KubernetesSource(ForeignSource):
 
     def discover(self) -> dict[str, Resource]:
         """Return the resources that are recorded, by name."""
-        found, self.unknown = self.api.resources()
+        found = self.api.resources()
         self.resources = {
             each.name: each
             for each in sorted(found, key=lambda each: f"{each.name}/")
@@ -152,7 +156,7 @@ class KubernetesSource(ForeignSource):
                 if e.status not in (FORBIDDEN, NOT_FOUND):
                     raise
                 self.denied.add(name)
-        if not found:
+        if not found.keys() - OF_ALL_ACCOUNTS:
             raise AccessDeniedError(
                 f"{self.api.host}: this account may not list any resource: give it the verbs get, "
                 "list and watch of what it is to record"
@@ -216,10 +220,9 @@ class KubernetesSource(ForeignSource):
             return
         (revision, _, _), key = max(found)
         name, _, rest = key.partition("/")
-        fields = {"resourceVersion": revision, "resourceVersionMatch": "Exact"}
         selector = f"metadata.name={rest.rpartition('/')[2]}"
         try:
-            pages = self.api.pages(self.resources[name], fieldSelector=selector, **fields)
+            pages = self.api.pages(self.resources[name], revision, fieldSelector=selector)
             there = {object_name(item): item for _, items in pages for item in items}
         except ApiStatusError:  # compacted meanwhile
             return
@@ -229,13 +232,13 @@ class KubernetesSource(ForeignSource):
                 "its etcd was restored from a backup since; record into a new place"
             )
 
-    def _read_known(self) -> tuple[dict[str, dict[str, RecordedObject]], set[str]]:
+    def _read_known(self) -> tuple[dict[str, dict[str, RecordedObject]], dict[str, str]]:
         data, own = self.layout.data.prefix, self.layout.space(SPACE).prefix + RECORDED
         objects: dict[str, dict[str, RecordedObject]] = {}
-        names: set[str] = set()
+        names: dict[str, str] = {}
         for kv in (kv for page in self._recorded() for kv in page):
             if kv.key == own:
-                names = set(json.loads(kv.value))
+                names = {each.partition(" ")[0]: each for each in json.loads(kv.value)}
             elif kv.key.startswith(data):
                 key = kv.key[len(data) :].decode()
                 at = revision_of(json.loads(kv.value), key)
@@ -265,8 +268,7 @@ class KubernetesSource(ForeignSource):
             pages = self.api.pages(self.resources[name])
             yield [item for _, items in pages for item in items]
             return
-        fields = {"resourceVersion": revision, "resourceVersionMatch": "Exact"}
-        for _, items in self.api.pages(self.resources[name], **fields):
+        for _, items in self.api.pages(self.resources[name], revision):
             yield items
 
     def _state_of(
@@ -279,15 +281,19 @@ class KubernetesSource(ForeignSource):
                 at = min(revision_of(item, key), mark.mod_revision)
                 yield KeyValue(self.layout.data.prefix + key.encode(), value, at, at, 1)
 
-    def take_known(self) -> tuple[dict[str, dict[str, RecordedObject]], set[str]]:
-        """Return the recorded objects of each resource, and which resources are recorded."""
+    def take_known(self) -> tuple[dict[str, dict[str, RecordedObject]], dict[str, str]]:
+        """Return the recorded objects of each resource, and what is recorded."""
         (objects, names), self._known = self._known or self._read_known(), None
         return objects, names
 
     def names_at(self, names: Iterable[str], revision: int) -> KeyValue:
         """Return the key that has the names of the resources that are recorded."""
         key = self.layout.space(SPACE).prefix + RECORDED
-        return KeyValue(key, as_json(sorted(names)), revision, revision, 1)
+        return KeyValue(key, as_json(sorted(map(self.scope_of, names))), revision, revision, 1)
+
+    def scope_of(self, name: str) -> str:
+        """Return the name of a resource, and what is left out of it."""
+        return " -".join((name, *(each for each in self.excluded if each.startswith(f"{name}/"))))
 
     def follow(self, last: KeyValue) -> KubernetesFollower:
         """Watch all resources, each from its position in a mark on."""
@@ -325,7 +331,7 @@ class KubernetesFollower(SourceFollower):
         objects, saved = source.take_known()
         self._saved = frozenset(saved)
         self._seen = dict.fromkeys(saved, stamp_of(last.value))
-        self._recorded = set(saved)
+        self._recorded = {name for name in saved if saved[name] == source.scope_of(name)}
         for resource in source.resources.values():
             name = resource.name
             apart = name in source.apart
@@ -333,9 +339,10 @@ class KubernetesFollower(SourceFollower):
             self._add(resource, at if name in saved else None, objects.get(name, {}))
             if name in positions and name in saved:
                 self._changed_at[name] = positions[name]
-        for name in saved - source.resources.keys():
+        for name in (saved.keys() | objects.keys()) - source.resources.keys():
             self._bookmarks[name] = positions.get(name, self._base), -math.inf
             self._absent[name] = objects.get(name, {})
+            self._remove_absent(name)
             self._discover_soon()
 
     def _add(
@@ -351,6 +358,7 @@ class KubernetesFollower(SourceFollower):
             source.encode,
             apart=name in source.apart,
             denied=name in source.denied,
+            is_other=name in self._saved - self._recorded,
             excluded=source.excluded,
         )
         stream.objects = objects
@@ -359,11 +367,6 @@ class KubernetesFollower(SourceFollower):
         stream.start()
 
     # --- arrivals ---
-
-    @property
-    def reached(self) -> int:
-        """The revision up to which all resources are recorded."""
-        return self._base
 
     def has(self, revision: int) -> bool:
         """Return whether all that existed at a revision was brought, as far as can be seen.
@@ -464,7 +467,7 @@ class KubernetesFollower(SourceFollower):
             return None
         note = gap
         if note is None and arrivals[0].listed:
-            note = f"recorded from here on: {arrivals[0].stream.resource.name}"
+            note = f"{arrivals[0].listed}: {arrivals[0].stream.resource.name}"
         revision = self._last.mod_revision + 1
         if not arrivals[0].stream.apart:
             revision = max(revision, arrivals[0].revision)
@@ -597,36 +600,36 @@ class KubernetesFollower(SourceFollower):
             self._remove_absent(name)
 
     def _remove_absent(self, name: str) -> None:
-        """Record that a resource is gone, and its objects with it, if that is certain.
+        """Record that a resource is gone or left out, and its objects with it, if that is certain.
 
         A server that starts does not list all of its groups yet. So a definition that is recorded
         must be gone, too.
         """
-        objects, group = self._absent[name], name.partition(".")[2]
-        if not group or f"{name}/".startswith(self._source.excluded):
-            return
-        groups = []
-        for each in CHANGING:
-            stream = self._streams.get(each)
-            if stream is None or not stream.is_open or f"{each}/{name}" in stream.objects:
-                return
-            groups.append({key.partition(".")[2] for key in tuple(stream.objects)})
-        defined, served = groups
-        if group in served and group not in defined:  # another server has it, and may come back
+        objects = self._absent[name]
+        is_left_out = f"{name}/".startswith(self._source.excluded)
+        if not is_left_out and not self._is_gone(name):
             return
         del self._absent[name]
         self._recorded.discard(name)
         self._placed = None
-        stream = ResourceStream(
-            self._source.api,
-            Resource(name, "", "", "", group),
-            None,
-            self._inbox,
-            self._source.encode,
-        )
-        with translated(self._source.api.host):
-            gone = tuple(ObjectChange(key, None, known) for key, known in sorted(objects.items()))
-            self._inbox.put(stream, self._source.now(), gone)
+        source, resource = self._source, Resource(name, "", "", "", name.partition(".")[2])
+        stream = ResourceStream(source.api, resource, None, self._inbox, source.encode)
+        gone = tuple(ObjectChange(key, None, known) for key, known in sorted(objects.items()))
+        with translated(source.api.host):
+            listed = LEFT_OUT if is_left_out else None
+            self._inbox.put(stream, source.now(), gone, listed=listed)
+
+    def _is_gone(self, name: str) -> bool:
+        """Return whether no definition of a resource is recorded any more."""
+        groups = []
+        for each in CHANGING:
+            stream = self._streams.get(each)
+            if stream is None or not stream.is_open or f"{each}/{name}" in stream.objects:
+                return False
+            groups.append({key.partition(".")[2] for key in tuple(stream.objects)})
+        group, (defined, served) = name.partition(".")[2], groups
+        # one that another server has may come back
+        return bool(group) and (group not in served or group in defined)
 
     def _confirm(self) -> None:
         """Ask for the newest revision of resources without bookmarks.

@@ -43,7 +43,7 @@ JOIN_S = 2.0
 
 PATIENCE = 6
 """The answers in a row with an error after which a resource is reported."""
-LOST, NEW = "lost", "new"
+LOST, NEW, LEFT_OUT = "lost", "recorded from here on", "not recorded from here on"
 
 Encode = Callable[[Resource, dict[str, Any], bytes], bytes]
 """Returns the value that is recorded of an object, from the object and its JSON as it was sent."""
@@ -70,7 +70,7 @@ class Arrival(NamedTuple):
 
     `order` is the place among the arrivals of all streams. Without changes it is a bookmark.
     `listed` says that these are the differences to a list: the changes before it are lost (`LOST`),
-    or the resource was not recorded before (`NEW`).
+    or the resource, or a part of it, was not recorded before (`NEW`) or is not any more.
     """
 
     order: int
@@ -118,6 +118,7 @@ class Inbox:
 class ResourceStream:
     """The changes of one resource, from a position on; None lists it first.
 
+    `is_other` says that other keys of it were recorded up to there: it is listed at its position.
     `apart` says that it has revisions of its own: another API server has it, or
     another etcd. `settled` says that its watch has begun, or that it cannot begin for now.
     """
@@ -132,6 +133,7 @@ class ResourceStream:
         *,
         apart: bool = False,
         denied: bool = False,
+        is_other: bool = False,
         excluded: tuple[str, ...] = (),
     ) -> None:
         self.resource, self.position, self.apart = resource, position, apart
@@ -145,6 +147,7 @@ class ResourceStream:
         self._work: Work | None = None
         self._cut_at: float | None = None
         self._lost = False  # changes after the position
+        self._is_other = is_other
 
     def start(self) -> None:
         """Begin to read."""
@@ -221,7 +224,7 @@ class ResourceStream:
             newest = self._api.revision(self.resource.path)
             if newest < self.position:
                 raise set_back(self._api.host, newest, self.position)
-        if self.position is None:
+        if self.position is None or self._is_other:
             self._list()
         assert self.position is not None, "a list has one"
         seconds = random.randint(WATCH_S, 2 * WATCH_S)
@@ -259,14 +262,14 @@ class ResourceStream:
     def _list(self) -> None:
         """Pass on what differs between the resource and what is known of it, in one arrival."""
         found: dict[str, ObjectChange | None] = {}
-        for listed, items in self._api.pages(self.resource):
+        for listed, items in self._api.pages(self.resource, self.position):
             for item in items:
                 key, at = self._key(item), revision_of(item, self.resource.path)
                 known = self.objects.get(key)
                 if key.startswith(self._excluded):
                     continue
                 if known is not None and known.revision > at and not self.apart:
-                    raise set_back(self._api.host, at, known.revision)
+                    raise set_back(f"{self._api.host}: {key}", at, known.revision)
                 same = known is not None and known.revision == at
                 found[key] = None if same else self._made(key, at, item, as_json(item))
             revision = listed
@@ -277,6 +280,7 @@ class ResourceStream:
         changes += [ObjectChange(key, None, self.objects.pop(key)) for key in gone]
         self.objects.update((each.key, each.known) for each in changes if each.value is not None)
         self.position, self._lost, was_lost = revision, False, self._lost
+        self._is_other = False
         self._inbox.put(self, revision, tuple(sorted(changes)), listed=LOST if was_lost else NEW)
 
     def _key(self, found: Mapping[str, Any]) -> str:
@@ -288,9 +292,9 @@ class ResourceStream:
         return ObjectChange(key, self._encode(self.resource, found, sent), now)
 
 
-def set_back(host: str, newest: int, recorded: int) -> StoreRestoredError:
+def set_back(what: str, newest: int, recorded: int) -> StoreRestoredError:
     """Return the error that the API server's etcd was set back."""
     return StoreRestoredError(
-        f"{host} is at revision {newest}, and {recorded} was recorded: its etcd was restored from "
+        f"{what} is at revision {newest}, and {recorded} was recorded: its etcd was restored from "
         "a backup since; record into a new place"
     )

@@ -53,12 +53,11 @@ class RecordOptions:
                 f"{self.url!r} has neither observe= nor options=: leave it out"
             )
         if self.is_cluster:
-            for prefix in self.excluded:
-                if prefix.startswith("/"):
-                    raise InvalidOptionError(
-                        f"exclude={prefix!r} leaves nothing out: keys of a cluster's API begin "
-                        "with the resource, such as leases/"
-                    )
+            if wrong := [each for each in self.excluded if each.startswith("/")]:
+                raise InvalidOptionError(
+                    f"exclude={wrong[0]!r} leaves nothing out: keys of a cluster's API begin "
+                    "with the resource, such as leases/"
+                )
         elif self.observed is None and self.exclude:
             raise InvalidOptionError("exclude= leaves keys out of what observe= names: give that")
         Layout(self.name)
@@ -84,9 +83,9 @@ class RecordOptions:
     def _check_redaction(self) -> None:
         if isinstance(self.redact, str):
             raise wrong_type("redact", "a list of prefixes", self.redact)
-        if self.is_cluster and not self.redact:  # of its secrets there are digests anyway
-            return
-        if self.redact and self.is_cluster:
+        if self.is_cluster:
+            if not self.redact:  # of its secrets there are digests anyway
+                return
             raise InvalidOptionError(
                 "redact= is for keys in an etcd; of a cluster's secrets the record has digests "
                 "anyway: leave redact= out, and other resources by exclude="

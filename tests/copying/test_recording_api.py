@@ -208,6 +208,7 @@ def test_what_the_account_may_not_read_is_named_once_and_tried_again(api, tmp_pa
 
 def test_an_account_without_rights(api, tmp_path):
     api.denied |= api.paths
+    api.paths |= {"/apis/certificates.k8s.io/v1/clustertrustbundles"}  # all accounts may read it
     with pytest.raises(AccessDeniedError, match="may not list any resource"):
         recorder(target_url("lmdb", tmp_path / "r")).catch_up()
 
@@ -235,6 +236,40 @@ def test_custom_resources_come_and_go(api, tmp_path):
         )
     with opened("lmdb", tmp_path / "r") as kept:
         assert versions(kept, f"{name}/shop/nightly") == [1, None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_with_other_exceptions_loses_no_change(api, tmp_path, kind):
+    into = target_url(kind, tmp_path / "r")
+    for path, name in ((PODS, "shop/a"), (PODS, "shop/b"), (NODES, "n1")):
+        api.put(path, name, n=1)
+    recorder(into).catch_up()
+    api.put(PODS, "shop/b", n=2)
+    with running(into, exclude=["pods/shop/a", "nodes/"]) as recording:
+        watched(api, PODS)
+        api.put(PODS, "shop/a", n=3)
+        api.put(NODES, "n1", n=3)
+        api.put(PODS, "shop/b", n=3)
+        api.bookmark()
+        seen(recording, api.revision)
+    recorder(into, exclude=["pods/shop/a", "nodes/"]).catch_up()
+    with opened(kind, tmp_path / "r") as kept:
+        found = {str(key) for key in kept.at() if not str(key).startswith("namespaces/")}
+        assert found == {"pods/shop/b"}, "stale values are not the present"
+    for n in (4, 5):
+        api.put(PODS, "shop/a", n=n)
+        recorder(into).catch_up()
+    with opened(kind, tmp_path / "r") as kept:
+        assert versions(kept, "pods/shop/a") == [1, None, 3, 4, 5]
+        assert versions(kept, "pods/shop/b") == [1, 2, 3]
+        assert versions(kept, "nodes/n1") == [1, None, 3]
+        notes = [each.note for each in kept.commits() if each.note]
+    assert notes == [
+        "recorded from here on: pods",
+        "not recorded from here on: nodes",
+        "recorded from here on: pods",
+        "recorded from here on: nodes",
+    ]
 
 
 def test_secrets_are_digests_unless_they_are_wanted(api, tmp_path):
@@ -359,7 +394,7 @@ def test_the_command_leaves_resources_out(api, tmp_path, capsys):
 def test_a_stream_that_is_stopped_while_its_watch_begins_ends(api, monkeypatch):
     connected = KubernetesApi("kubernetes:")
     api.put(PODS, "shop/a")
-    resource = next(each for each in connected.resources()[0] if each.name == "pods")
+    resource = next(each for each in connected.resources() if each.name == "pods")
     stream = ResourceStream(connected, resource, api.revision, Inbox(), as_sent)
     begin = KubernetesApi.watch
 
