@@ -76,8 +76,8 @@ def manifest(tree: Tree) -> Tree:
     """Return an object as a manifest; raise `NotThisKindError`.
 
     With its resourceVersion or uid, an API server rejects the replacement of a newer version, or of
-    an object that was created anew: they are left out. A definition of custom resources is stored in
-    the version v1beta1, which API servers do not have any more: it becomes v1.
+    an object that was created anew: they are left out. A definition of custom resources is stored
+    in the version v1beta1, which API servers do not have any more: it becomes v1.
     """
     if not isinstance(tree, dict) or not (tree.get("apiVersion") and tree.get("kind")):
         raise NotThisKindError("is JSON without an apiVersion and a kind, as redacted values are")
