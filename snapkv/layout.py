@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, AnyStr, NamedTuple, NoReturn
 
 import msgpack
 from msgpack import UnpackException
@@ -546,9 +546,9 @@ def selection_of(given: object, exclude: object, what: str) -> tuple[Selection, 
         if not each.startswith(tuple(prefixes)):
             raise InvalidOptionError(
                 f"the exception {shown!r} is outside of the observed keys, "
-                f"{Selection(_outermost(prefixes))}: name one that begins with an observed prefix"
+                f"{Selection(outermost(prefixes))}: name one that begins with an observed prefix"
             )
-    return Selection(_outermost(prefixes), _outermost(excluded)), text
+    return Selection(outermost(prefixes), outermost(excluded)), text
 
 
 def _several(given: object, what: str) -> list[object]:
@@ -559,9 +559,9 @@ def _several(given: object, what: str) -> list[object]:
     return list(given)
 
 
-def _outermost(prefixes: Iterable[bytes]) -> tuple[bytes, ...]:
+def outermost(prefixes: Iterable[AnyStr]) -> tuple[AnyStr, ...]:
     """Return prefixes in order; one that begins with another one is left out."""
-    found: list[bytes] = []
+    found: list[AnyStr] = []
     for each in sorted(prefixes):
         if not (found and each.startswith(found[-1])):
             found.append(each)

@@ -16,7 +16,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, revision_text
 from snapkv.cli.moments import moment, settled, settled_range
-from snapkv.cli.named_keys import check_existed, outermost
+from snapkv.cli.named_keys import check_existed, prefixes_in
 from snapkv.cli.store_options import (
     CountOption,
     IgnoreCaseOption,
@@ -94,7 +94,7 @@ class LogOptions:
         if self.changed is not None:
             text = TextSearch.of(self.changed, self.ignore_case, shows=renderer.shows)
         return {
-            "prefixes": outermost(self.prefix) if self.prefix else (),
+            "prefixes": prefixes_in(self.prefix) if self.prefix else (),
             "newest_first": not self.oldest_first,
             "wanted": None if self.wanted or text is not None else self.count,
             "details": self.patch or renderer.rendering.asked,
@@ -133,7 +133,7 @@ def log(
         span = settled_range(kv, which.since_, after, up_to)
         names = renderer.name_keys(kv, raw=options.raw)
         if which.prefix:
-            read["prefixes"] = outermost(which.prefix, key=names.key)
+            read["prefixes"] = prefixes_in(which.prefix, key=names.key)
         wanted = [names.key(key) for key in keys or ()]
         found = logged(kv, *span, keys=wanted, **read)
         only = None if audit is None else partial(_only_key, kv)
@@ -276,7 +276,7 @@ def show(
     """
     when, renderer = moment(time), Renderer(rendering, audit=options.audit_log())
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
-        prefixes = outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
+        prefixes = prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
         keys = selection_in(kv.keyspace, prefixes)
         when = settled(kv, when)
         paths = renderer.ignored_paths

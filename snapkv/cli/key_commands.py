@@ -32,7 +32,7 @@ from snapkv.cli.formats import (
     version_json,
 )
 from snapkv.cli.moments import moment, settled, settled_range, up_to
-from snapkv.cli.named_keys import explained, outermost, why_absent
+from snapkv.cli.named_keys import explained, prefixes_in, why_absent
 from snapkv.cli.store_options import (
     ONE_SLOT,
     AtOption,
@@ -145,7 +145,7 @@ def grep(
     names = ("KEY",) if rendering.name_only else ("KEY", "VALUE")
     with options.long_output(*names) as out, options.readable(ring_slots=ONE_SLOT) as kv:
         snapshot = kv.at(settled(kv, when))
-        for each in outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key):
+        for each in prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key):
             for key, value in snapshot.search(text, each or None, ignore_case=ignore_case):
                 if renderer.covers(key):
                     continue
@@ -173,7 +173,7 @@ def ls(
     """List keys, now or at a time, in order."""
     when, renderer = moment(at), Renderer(rendering)
     with options.long_output() as out, options.readable(ring_slots=ONE_SLOT) as kv:
-        prefixes = outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
+        prefixes = prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
         recorded = _recorded(kv) if long else None
         snapshot = kv.at(settled(kv, when))
         write_keys(out, renderer, snapshot, prefixes, long, recorded)
@@ -368,9 +368,12 @@ def diff(
         options.readable(ring_slots=ONE_SLOT) as kv,
     ):
         before, after = settled(kv, before), settled(kv, after)
-        for each in outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key):
-            longer.append(LongerNames(each))
-            renderer.write(out, _seen(kv.diff(before, after, each or None), longer[-1]))
+        for each in prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key):
+            found = kv.diff(before, after, each or None)
+            if each:
+                longer.append(LongerNames(each))
+                found = _seen(found, longer[-1])
+            renderer.write(out, found)
         renderer.finish(out)
     renderer.report_ignored()
     for names in longer:

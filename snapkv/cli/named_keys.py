@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from snapkv.base.text import common_head, quoted
 from snapkv.errors import KeyNotFoundError, SnapKVError
-from snapkv.layout import selection_of
+from snapkv.layout import outermost
 from snapkv.model import Commit
 from snapkv.reading.log import log
 from snapkv.store.open import Keys
@@ -18,21 +18,21 @@ SEARCH_S = 2.0
 """The longest that an error waits until it is known what removed a key, in seconds."""
 
 
-def outermost(*given: list[str] | None, key: Callable[[str], str] = str) -> tuple[str, ...]:
+def prefixes_in(*given: list[str] | None, key: Callable[[str], str] = str) -> tuple[str, ...]:
     """Return the prefixes that a command line gives, in order; ("",), all keys, if it gives none.
 
     `key` returns the prefix of a name. A prefix that begins with another one is left out.
 
-    >>> outermost(["b/", "a/x"], ["a/"]), outermost(None)
+    >>> prefixes_in(["b/", "a/x"], ["a/"]), prefixes_in(None)
     (('a/', 'b/'), ('',))
     """
-    wanted = [key(each) for some in given for each in some or ()]
-    selection, _ = selection_of(wanted or [""], (), "--prefix")
-    return tuple(each.decode(errors="surrogateescape") for each in selection.prefixes)
+    if not any(given):
+        return ("",)
+    return outermost([key(each) for some in given for each in some or ()])
 
 
 def common(prefixes: tuple[str, ...]) -> str:
-    """Return the longest prefix that all of the `outermost` begin with."""
+    """Return the longest prefix that all of the `prefixes_in` a line have."""
     return prefixes[0][: common_head(prefixes[0], prefixes[-1])]
 
 
@@ -56,9 +56,8 @@ def why_absent(kv: Keys, name: str, when: When | None, *, is_prefix: bool = Fals
             note = "" if removed.note is None else f", {quoted(removed.note)}"
             before = f"rev:{removed.revision - 1} has it"
             return f": removed at {format_time(removed.ts)}{by}{note}; {before}"
-        if not is_prefix and (
-            kv.at(when).count(name) or _newest(kv, name, when, True, SEARCH_S) is not None
-        ):
+        is_folder = name.endswith("/") and _newest(kv, name, when, True, SEARCH_S) is not None
+        if not is_prefix and (is_folder or kv.at(when).count(name)):
             return f"; keys begin so: ls, log and diff take --prefix {shlex.quote(name)}"
     return ""
 

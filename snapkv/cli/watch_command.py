@@ -14,7 +14,7 @@ from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.formats import Json, change_json, commit_json, written_change_json
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.named_keys import common, outermost
+from snapkv.cli.named_keys import common, prefixes_in
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
@@ -61,7 +61,7 @@ def watch(
     after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
     with options.readable() as kv:
-        prefixes = outermost(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
+        prefixes = prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
         until = seconds(timeout)
         with kv.watch(common(prefixes) or None, settled(kv, after), timeout=until) as changes:
             before_of = partial(_values_before, kv)

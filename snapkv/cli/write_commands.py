@@ -13,7 +13,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.named_keys import outermost
+from snapkv.cli.named_keys import prefixes_in
 from snapkv.cli.store_options import PrefixesOption, StoreOptions, YesOption, takes
 from snapkv.cli.terminal import (
     confirm_found,
@@ -104,7 +104,7 @@ def rm(
     guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
     with options.open_store() as kv:
         kv._core.check_own()  # before it asks
-        prefixes = outermost(prefix) if prefix else ()
+        prefixes = prefixes_in(prefix) if prefix else ()
         if not force:
             _check_there(kv.at(), keys, prefixes)
         if prefix:

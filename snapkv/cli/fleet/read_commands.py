@@ -40,7 +40,7 @@ from snapkv.cli.key_commands import (
     write_versions,
 )
 from snapkv.cli.moments import check_span, moment
-from snapkv.cli.named_keys import outermost
+from snapkv.cli.named_keys import prefixes_in
 from snapkv.cli.store_options import (
     AtOption,
     KeyArgument,
@@ -88,7 +88,7 @@ def ls(
     when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
     with options.long_output() as out, chosen.open_members(out) as open_fleet:
         shown = moment_of(open_fleet, when, policy)
-        write_keys(out, renderer, shown, outermost(given, prefix), long)
+        write_keys(out, renderer, shown, prefixes_in(given, prefix), long)
 
 
 @takes(store=False)
@@ -155,7 +155,7 @@ def diff(
     with options.long_output(*renderer.headings) as out, chosen.open_members(out) as open_fleet:
         since, until = (open_fleet.fleet.at(each, behind=policy) for each in (before, after))
         report_moments(open_fleet, since, until, now=after is None, policy=policy)
-        parts = [since.diff(until, each or None) for each in outermost(given, prefix)]
+        parts = [since.diff(until, each or None) for each in prefixes_in(given, prefix)]
         found = parts[0]  # of all, the same members are compared
         _write_members(out, found)
         in_order = merge(*parts, key=attrgetter("key"))

@@ -20,7 +20,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
 from snapkv.cli.formats import Json, change_json, time_json, written_change_json
 from snapkv.cli.moments import moment
-from snapkv.cli.named_keys import common, outermost
+from snapkv.cli.named_keys import common, prefixes_in
 from snapkv.cli.store_options import (
     CountOption,
     PatchOption,
@@ -87,7 +87,7 @@ def watch(
     renderer = Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
     with Stop() as stop, chosen.open_members(out) as open_fleet:
-        prefixes = outermost(given, prefix)
+        prefixes = prefixes_in(given, prefix)
         shows = _Shows(out, renderer, open_fleet, patch, prefixes)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
         if token is not None:
