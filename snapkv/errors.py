@@ -15,8 +15,6 @@ E = TypeVar("E", bound=BaseException)
 
 NAMED_MAX = 10
 """The most members of a fleet, or keys, that one message names."""
-NOTE_CHARS_MAX = 60
-"""The most characters of a commit's note that a message repeats."""
 
 LOGICAL_BITS = 18
 TIMESTAMP_MAX = (1 << 64) - 1
@@ -324,20 +322,16 @@ class RevertConflictError(ConflictError):
     """
 
     def __init__(self, conflicts: Mapping[str, Any]) -> None:
+        self.conflicts = dict(conflicts)
         named = [
-            f"{key!r} at {dated(each.ts)} by {each.writer or 'another program'}"
-            + ("" if each.note is None else f" ({each.note[:NOTE_CHARS_MAX]!r})")
+            f"{key!r} at {dated(each.ts)} by {each.writer}"
+            + (f" ({each.note!r})" * bool(each.note))
             for key, each in list(conflicts.items())[:NAMED_MAX]
         ]
-        if (more := len(conflicts) - NAMED_MAX) > 0:
-            named.append(f"and {more:,} more")
-        keys = "1 key" if len(conflicts) == 1 else f"{len(conflicts):,} keys"
-        super().__init__(
-            (),
-            f"{keys} changed again later: {'; '.join(named)}; pass theirs=True to leave such keys "
-            "as they are, or force=True to put them back, too",
-        )
-        self.conflicts = dict(conflicts)
+        named += [f"{len(conflicts) - NAMED_MAX:,} more"] if len(conflicts) > NAMED_MAX else []
+        why = f"what the commits changed was changed again later: {'; '.join(named)}"
+        advice = "theirs=True leaves such keys as they are, force=True puts them back, too"
+        super().__init__((), f"{why}: {advice}")
 
 
 class CommitTimeoutError(SnapKVError, TimeoutError):

@@ -31,6 +31,7 @@ COMMANDS = {
     "put": CommandPlace("snapkv.cli.write_commands", "Write"),
     "rm": CommandPlace("snapkv.cli.write_commands", "Write"),
     "restore": CommandPlace("snapkv.cli.write_commands", "Write", times=1),
+    "revert": CommandPlace("snapkv.cli.write_commands", "Write", times=1),
     "resolve": CommandPlace("snapkv.cli.write_commands", "Write"),
     "import": CommandPlace("snapkv.cli.importing", "Write"),
     "import-etcd": CommandPlace("snapkv.cli.importing", "Write"),

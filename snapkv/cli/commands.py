@@ -44,14 +44,13 @@ OTHER_WORDS = {
     "list": "ls",
     "read": "get",
     "remove": "rm",
-    "revert": "restore",
     "rollback": "restore",
     "save": "put",
     "search": "grep",
     "set": "put",
     "stats": "info",
     "status": "info",
-    "undo": "restore",
+    "undo": "revert",
     "write": "put",
 }
 """The names of commands in other programs, and the command of snapkv that does the same."""

@@ -114,6 +114,8 @@ def _advice_of(error: Exception) -> str:
         return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
     if isinstance(error, _errors.CompactedError):
         return str(error).replace("archive=", "--archive")
+    if isinstance(error, _errors.RevertConflictError):
+        return str(error).replace("theirs=True", "--theirs").replace("force=True", "--force")
     if isinstance(error, _errors.ReadOnlyError):
         return str(error).replace("open(force_fork=True)", "--force-fork")
     if isinstance(error, _errors.MembersBehindError):

@@ -217,6 +217,11 @@ class StoreOptions:
         return facts_of(self.meta)
 
     @property
+    def said(self) -> dict[str, Any]:
+        """What a commit says of itself: the arguments of a call that writes."""
+        return {"note": self.note, "meta": self.facts}
+
+    @property
     def output(self) -> Output:
         """Where the command's answer goes."""
         return Output("json" if self.as_json else self.output_format or FORMATS[0], self.raw)

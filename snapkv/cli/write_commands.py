@@ -1,16 +1,17 @@
-"""The commands that write: put, rm, restore; and resolve, for their unknown outcomes."""
+"""The commands that write: put, rm, restore, revert; and resolve, for their unknown outcomes."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Annotated, Any
 
 from snapkv.base.files import readable
 from snapkv.base.text import LongerNames
-from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
-from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.exits import CommandError, Exit, message_of
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.named_keys import prefixes_in
@@ -19,17 +20,22 @@ from snapkv.cli.terminal import (
     confirm_found,
     report,
     report_longer_names,
+    report_warning,
     standard_input,
 )
-from snapkv.errors import InvalidTimeError, KeyNotFoundError
-from snapkv.model import Absent, AtRevision, Difference, Guard
+from snapkv.errors import InvalidTimeError, KeyNotFoundError, RevertConflictError
+from snapkv.model import Absent, AtRevision, Commit, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
-from snapkv.store.restore import ChosenKeys, RestorePlan, planned
+from snapkv.store.restore import ChosenKeys, planned
 from snapkv.store.store import SnapshotKV
-from snapkv.times import When
 
 STDIN = "-"
 
+DryRunOption = Annotated[bool, option("--dry-run", "Print what would change, and change nothing.")]
+NOTHING = {
+    "restore": "the present equals that moment",
+    "revert": "the keys have the values from before",
+}
 IfRevision = Annotated[
     int | None, option("--if-revision N", "Only if the key was last written there.")
 ]
@@ -121,8 +127,7 @@ def _confirm_removal(kv: SnapshotKV, prefixes: tuple[str, ...], *, yes: bool) ->
         return [key for prefix in prefixes for key in head.keys(prefix)]
 
     def question(keys: list[str]) -> str:
-        for prefix in prefixes:
-            report_longer_names(LongerNames(prefix, (k for k in keys if k.startswith(prefix))))
+        _report_longer_names(prefixes, keys)
         return f"Remove {counted(len(keys), 'key')} under {' and '.join(map(repr, prefixes))}?"
 
     if yes:
@@ -146,10 +151,9 @@ def restore(
     options: StoreOptions,
     rendering: RenderingOptions,
     when: Annotated[str, argument("TIME")],
-    prefix: Annotated[str, option("--prefix PREFIX", "Only keys that begin so.")] = "",
-    dry_run: Annotated[
-        bool, option("--dry-run", "Print what would change, and change nothing.")
-    ] = False,
+    keys: Annotated[list[str] | None, argument("KEY", "Only these keys.")] = None,
+    prefix: PrefixesOption = None,
+    dry_run: DryRunOption = False,
     before_first: Annotated[
         bool, option("--before-first", "A TIME before the first commit is meant.")
     ] = False,
@@ -159,70 +163,124 @@ def restore(
 
     Shows what will change, and asks.
     """
-    target, out, meta = moment(when), options.output, options.facts
-    renderer = Renderer(rendering, brief=True, whole=True)
+    target, chosen = moment(when), ChosenKeys.of(keys or (), prefix or ())
     with options.open_store() as kv:
         if not dry_run:
             kv._core.check_own()  # before it asks
         target = settled(kv, target)
-        plan = _plan(kv, target, prefix, before_first)
-        if dry_run:
-            _report_plan(out, renderer, plan, prefix)
+        target = kv.resolved() if target is None else target
+
+        def look() -> list[Difference[str]]:
+            try:
+                return planned(kv, target, chosen, before_first=before_first).changes
+            except InvalidTimeError as e:
+                raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
+
+        what, said = f"restore {time_text(kv.timestamp_of(target))}", options.said
+        put = partial(kv.restore, target, **chosen._asdict(), before_first=before_first, **said)
+        _put_back(options, rendering, what, chosen, look, put, dry_run=dry_run, yes=yes)
+
+
+@takes("note", "meta", "writer", "force_fork", "raw", "archive")
+@renders("redact", "kind", "decoder")
+def revert(
+    options: StoreOptions,
+    rendering: RenderingOptions,
+    commits: Annotated[list[str], argument("COMMIT", "Its time, rev:N or rv:N.")],
+    key: Annotated[list[str] | None, option("--key KEY", "Only this key; repeatable.")] = None,
+    prefix: PrefixesOption = None,
+    theirs: Annotated[bool, option("--theirs", "Leave keys that changed later as they are.")] = (
+        False
+    ),
+    force: Annotated[bool, option("--force -f", "Put them back, too.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Put back what commits changed, and only that, in one commit, and print its time.
+
+    Shows what will change, and asks. If a key changed again later, nothing is written (code 3).
+    """
+    chosen = ChosenKeys.of(key or (), prefix or ())
+    typed = [moment(each) for each in commits]
+    with options.open_store() as kv:
+        if not dry_run:
+            kv._core.check_own()  # before it asks
+        whens = [settled(kv, each) or kv.resolved() for each in typed]
+        what = f"revert {', '.join(time_text(kv.timestamp_of(each)) for each in whens)}"
+        change = partial(kv.revert, *whens, **chosen._asdict(), theirs=theirs, force=force)
+        if conflicts := change(dry_run=True).conflicts:
+            error = RevertConflictError(conflicts)
+            if not (theirs or force or dry_run):
+                raise error
+            report_warning(message_of(error))
+
+        def look() -> list[Difference[str]]:
+            return list(change(dry_run=True).changes)
+
+        def put() -> Commit | None:
+            return change(**options.said).commit
+
+        _put_back(options, rendering, what, chosen, look, put, dry_run=dry_run, yes=yes)
+
+
+def _put_back(
+    options: StoreOptions,
+    rendering: RenderingOptions,
+    what: str,
+    chosen: ChosenKeys,
+    look: Callable[[], list[Difference[str]]],
+    put: Callable[[], Commit | None],
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Show what would change, ask, commit, and print the commit's time; or only show it."""
+    out, renderer = options.output, Renderer(rendering, brief=True, whole=True)
+    verb, _, times = what.partition(" ")
+    changes, made = look(), None
+
+    def question(changes: list[Difference[str]]) -> str:
+        _report_longer_names(chosen.prefixes, [each.key for each in changes])
+        renderer.report(changes)
+        return f"{verb.title()} {times}: {_counts(changes)}?"
+
+    if dry_run:
+        _report_longer_names(chosen.prefixes, [each.key for each in changes])
+        if out.structured:
+            out.record({**_counts_json(changes), "changes": list(renderer.fields(changes))})
             return
-        commit = None
-        if plan.changes and target is not None:
-
-            def look() -> list[Difference[str]]:
-                return _plan(kv, target, prefix, before_first).changes
-
-            def question(changes: list[Difference[str]]) -> str:
-                report_longer_names(LongerNames(prefix, (each.key for each in changes)))
-                renderer.report(changes)
-                counts = _counts(plan._replace(changes=changes))
-                return f"Restore {time_text(plan.past.timestamp)}: {counts}?"
-
-            confirm_found(plan.changes, look, question, yes=yes)
-            commit = kv.restore(
-                target, prefix, note=options.note, meta=meta, before_first=before_first
-            )
-    fields = {**_counts_json(plan), "commit": None if commit is None else commit_json(commit)}
-    if commit is not None:
-        out.record(fields, out.time(commit.ts))
+        with out.headed(*renderer.headings):
+            renderer.write(out, changes)
+        done = _counts(changes) if changes else f"nothing: {NOTHING[verb]}"
+        report(f"{verb.removesuffix('e')}ing {times} would change this: {done}")
         return
-    report("nothing to restore: the present equals that moment")
-    if options.structured:
+    if changes:
+        confirm_found(changes, look, question, yes=yes)
+        made = put()
+    fields = {**_counts_json(changes), "commit": None if made is None else commit_json(made)}
+    if made is not None:
+        out.record(fields, out.time(made.ts))
+        return
+    report(f"nothing to {verb}: {NOTHING[verb]}")
+    if out.structured:
         out.record(fields)
 
 
-def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) -> RestorePlan:
-    """Return what restoring would change; its errors name the options of the command line."""
-    try:
-        return planned(kv, target, ChosenKeys.of(prefixes=[prefix]), before_first=before_first)
-    except InvalidTimeError as e:
-        raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
+def _report_longer_names(prefixes: Iterable[str], keys: list[str]) -> None:
+    for prefix in prefixes:
+        report_longer_names(LongerNames(prefix, (k for k in keys if k.startswith(prefix))))
 
 
-def _report_plan(out: Output, renderer: Renderer, plan: RestorePlan, prefix: str) -> None:
-    report_longer_names(LongerNames(prefix, (each.key for each in plan.changes)))
-    if out.structured:
-        out.record({**_counts_json(plan), "changes": list(renderer.fields(plan.changes))})
-        return
-    with out.headed(*renderer.headings):
-        renderer.write(out, plan.changes)
-    done = _counts(plan) if plan.changes else "nothing: the present equals that moment"
-    report(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
-
-
-def _counts_json(plan: RestorePlan) -> dict[str, int]:
-    removed = sum(change.after is None for change in plan.changes)
-    added = sum(change.before is None for change in plan.changes)
-    keys = len(plan.changes)
+def _counts_json(changes: list[Difference[str]]) -> dict[str, Any]:
+    removed = sum(change.after is None for change in changes)
+    added = sum(change.before is None for change in changes)
+    keys = len(changes)
     return {"keys": keys, "removed": removed, "added": added, "changed": keys - removed - added}
 
 
-def _counts(plan: RestorePlan) -> str:
-    """Return what a plan does, in words: `remove 2 keys, add 1 key, change 0 keys`."""
-    counts = _counts_json(plan)
+def _counts(changes: list[Difference[str]]) -> str:
+    """Return what changes do, in words: `remove 2 keys, add 1 key, change 0 keys`."""
+    counts = _counts_json(changes)
     verbs = {"remove": "removed", "add": "added", "change": "changed"}
     return ", ".join(f"{verb} {counted(counts[past], 'key')}" for verb, past in verbs.items())
 

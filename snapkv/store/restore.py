@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from snapkv.base.arguments import check_text
+from snapkv.base.text import shortened_text
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, listed
 from snapkv.errors import ConflictError, InvalidTimeError, InvalidTypeError, KeyNotFoundError
 from snapkv.layout import prefix_end
@@ -26,85 +27,49 @@ NAMES_CHARS_MAX = 80
 """The most characters of the names of chosen keys in the note of a commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenKeys:
+class ChosenKeys(NamedTuple):
     """The keys that a restore or a revert puts back: some by name, and all with some prefixes."""
 
-    keys: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ("",)
+    keys: list[str]
+    prefixes: list[str]
 
     @classmethod
-    def of(cls, keys: Iterable[str] = (), prefixes: Iterable[str] = ()) -> Self:
-        """Return the given keys and prefixes, without what another prefix includes.
+    def of(cls, keys: Iterable[str], prefixes: Iterable[str]) -> Self:
+        """Return the given keys and prefixes, all keys if none is given."""
+        chosen = cls(listed(keys, "keys"), listed(prefixes, "prefixes"))
+        for each in (*chosen.keys, *chosen.prefixes):
+            check_text("a key or prefix", each)
+        return chosen if any(chosen) else cls([], [""])
 
-        All keys if none are given. Raises `InvalidTypeError`.
-
-        >>> ChosenKeys.of(["a", "b/1"], ["b/", "b/x/"])
-        ChosenKeys(keys=('a',), prefixes=('b/',))
-        """
-        named, wanted = listed(keys, "keys"), listed(prefixes, "prefixes")
-        for each in named:
-            check_text("a key", each)
-        for each in wanted:
-            check_text("a prefix", each)
-        if not named and not wanted:
-            return cls()
-        outer = list[str]()
-        for each in sorted(wanted):
-            if not outer or not each.startswith(outer[-1]):
-                outer.append(each)
-        alone = {each for each in named if not each.startswith(tuple(outer))}
-        return cls(tuple(sorted(alone)), tuple(outer))
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.keys or key.startswith(self.prefixes)
+    def has(self, key: str) -> bool:
+        """Return whether a key is one of them."""
+        return key in self.keys or key.startswith(tuple(self.prefixes))
 
     def __str__(self) -> str:
-        names = ", ".join(map(repr, (*self.prefixes, *self.keys)))
-        return names if len(names) <= NAMES_CHARS_MAX else f"{names[:NAMES_CHARS_MAX]}..."
+        return shortened_text(", ".join(map(repr, self.prefixes + self.keys)), NAMES_CHARS_MAX)
 
-    def differences(self, head: Snapshot[str], past: Snapshot[str]) -> list[Difference[str]]:
-        """Return how the chosen keys differ from one moment to another, in key order.
+    def check_found(self, names: Iterable[str], where: str, timestamp: int | None = None) -> None:
+        """Raise `KeyNotFoundError` for one that is not among some names; `where` is for people."""
+        names = set(names)
+        for key in self.keys:
+            if key not in names:
+                raise KeyNotFoundError(key, timestamp, reason=f"no key {key!r}{where}")
+        for prefix in filter(None, self.prefixes):
+            if not any(name.startswith(prefix) for name in names):
+                why = f"no key begins with {prefix!r}{where}"
+                raise KeyNotFoundError(prefix, timestamp, reason=why)
 
-        Raises `KeyNotFoundError` if neither has a key of that name, or with that prefix.
-        """
-        found, at = list[Difference[str]](), f"neither now nor at {dated(past.timestamp)}"
-        for prefix in self.prefixes:
-            below = list(head.diff(past, prefix))
-            if prefix and not below and not head.count(prefix):
-                why = f"no key begins with {prefix!r}, {at}"
-                raise KeyNotFoundError(prefix, past.timestamp, reason=why)
-            found += below
-        for key, *ends in zip(self.keys, self._values(head), self._values(past), strict=True):
-            if ends == [None, None]:
-                raise KeyNotFoundError(key, past.timestamp, reason=f"no key {key!r}, {at}")
-            if ends[0] != ends[1]:
-                found.append(Difference(key, *ends))
-        return sorted(found, key=lambda each: each.key)
-
-    def ops(self, past: Snapshot[str]) -> dict[str, Any]:
-        """Return the arguments of a commit that restores a moment, whatever the present is."""
-        named = zip(self.keys, self._values(past), strict=True)
-        puts = {key: value for key, value in named if value is not None}
-        for prefix in self.prefixes:
-            puts.update(past.items(prefix))
-        return {"puts": puts, "deletes": self.keys, "delete_prefixes": self.prefixes}
-
-    def _values(self, moment: Snapshot[str]) -> list[bytes | None]:
-        return [each and each.value for each in moment.entries_of(self.keys)]
+    def values(self, moment: Snapshot[str]) -> dict[str, bytes]:
+        """Return the keys with a name of these that exist at a moment, with their values."""
+        found = zip(self.keys, moment.entries_of(self.keys), strict=True)
+        return {key: entry.value for key, entry in found if entry is not None}
 
 
-EVERYTHING = ChosenKeys()
-
-
-def writes_of(changes: Iterable[Difference[str]], guards: Sequence[Guard]) -> dict[str, Any]:
+def writes_of(changes: Iterable[Difference[str]], guards: list[Guard]) -> dict[str, Any]:
     """Return the arguments of a guarded commit that makes changes."""
     after = {each.key: each.after for each in changes}
-    return {
-        "puts": {key: value for key, value in after.items() if value is not None},
-        "deletes": [key for key, value in after.items() if value is None],
-        "guards": guards,
-    }
+    puts = {key: value for key, value in after.items() if value is not None}
+    return {"puts": puts, "deletes": [key for key in after if key not in puts], "guards": guards}
 
 
 class RestorePlan(NamedTuple):
@@ -123,7 +88,7 @@ class RestorePlan(NamedTuple):
 def planned(
     keys: View[str],
     when: When | None,
-    chosen: ChosenKeys = EVERYTHING,
+    chosen: ChosenKeys,
     *,
     before_first: bool = False,
     timeout: float | None = None,
@@ -135,7 +100,7 @@ def planned(
     past, head = keys.at(when, timeout=timeout), keys.at(timeout=timeout)
     if not before_first and head.count():
         _check_not_before_first(keys.reader, past)
-    return RestorePlan(past, head, chosen.differences(head, past))
+    return _plan(past, head, chosen)
 
 
 def restored(
@@ -160,16 +125,32 @@ def restored(
             return committed(core, replace(said, **plan.writes), left)
         except ConflictError:
             with left.reads():
-                head = keys.at(timeout=timeout)
-                plan = RestorePlan(plan.past, head, chosen.differences(head, plan.past))
+                plan = _plan(plan.past, keys.at(timeout=timeout), chosen)
     with left.reads():
-        ops = replace(said, **chosen.ops(plan.past))
-    return committed(core, ops, left)
+        puts = chosen.values(plan.past)
+        for prefix in chosen.prefixes:
+            puts.update(plan.past.items(prefix))
+    whole = replace(said, puts=puts, deletes=chosen.keys, delete_prefixes=chosen.prefixes)
+    return committed(core, whole, left)
 
 
 def committed(core: StoreWriter, ops: Ops, left: TimeLeft) -> Commit:
     """Commit within the time that is left."""
     return core.commit(ops, left.commit_s(COMMIT_TIMEOUT_S_MAX))
+
+
+def _plan(past: Snapshot[str], head: Snapshot[str], chosen: ChosenKeys) -> RestorePlan:
+    now, then = chosen.values(head), chosen.values(past)
+    found = {key: Difference(key, now.get(key), then.get(key)) for key in now | then}
+    names = set(found)
+    for prefix in chosen.prefixes:
+        below = {each.key: each for each in head.diff(past, prefix)}
+        found.update(below)
+        names.update(below or head.keys(prefix, limit=1))
+    where = f", neither now nor at {dated(past.timestamp)}"
+    chosen.check_found(names, where, past.timestamp)
+    changes = [found[key] for key in sorted(found) if found[key].before != found[key].after]
+    return RestorePlan(past, head, changes)
 
 
 def _check_not_before_first(reader: Reader, past: Snapshot[str]) -> None:

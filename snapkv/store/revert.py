@@ -2,243 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from snapkv.base.text import shortened_text
 from snapkv.committer.group import GroupBuilder
-from snapkv.errors import (
-    ConflictError,
-    InvalidOptionError,
-    InvalidTimeError,
-    InvalidTypeError,
-    KeyNotFoundError,
-    RevertConflictError,
-)
-from snapkv.layout import Mark
+from snapkv.errors import ConflictError, InvalidOptionError, InvalidTimeError, RevertConflictError
 from snapkv.model import Absent, AtRevision, Commit, Difference, Guard, HeadAt, Ops, Reverted
 from snapkv.reading.change_replay import changed
 from snapkv.reading.deadline import TimeLeft, bounds
 from snapkv.reading.history import commit_of
 from snapkv.reading.log import Logged, differences_of, log
 from snapkv.reading.view import View
-from snapkv.store.restore import EVERYTHING, ChosenKeys, committed, writes_of
+from snapkv.store.restore import ChosenKeys, committed, writes_of
 from snapkv.store.store_writer import StoreWriter
-from snapkv.times import When, dated, format_time, is_number, names_revision, physical_ms
+from snapkv.times import When, format_time, is_number, physical_ms
 
 TRIES = 64
 """The most commits that a revert tries while other writers change its keys."""
-NAMED_MAX = 10
-"""The most commits that the note of a revert names."""
-NOTE_CHARS_MAX = 200
-"""The most characters of the note of a reverted commit in that of its revert."""
+NOTE_CHARS_MAX = 400
+"""The most characters of the note of a revert that gets none."""
 
-
-class RevertPlan(NamedTuple):
-    """What reverting `commits`, newest first, changes; `conflicts` are as in `Reverted`."""
-
-    commits: list[Commit]
-    changes: list[Difference[str]]
-    conflicts: dict[str, Commit]
-    guards: list[Guard]
-    note: str
-
-    @property
-    def writes(self) -> dict[str, Any]:
-        """The arguments of a commit that reverts, if none of the keys changes before it."""
-        return writes_of(self.changes, self.guards)
+Plan = tuple[Reverted, dict[str, Any]]
+"""What a revert changes, and the arguments of the guarded commit that does it."""
 
 
 @dataclass(slots=True)
 class _KeyState:
-    """A key that reverted commits changed, as far as its history was read.
+    """A key that reverted commits changed: its value before the first of them, and the newest one.
 
-    `before` is its value before the first of them, `now` the newest one, of `revision` (None: it
-    is absent), and `kept` the newest one that none of them wrote: by `later`, if that came later.
+    `kept` is the newest value of another commit: of `later`, if that came after the first of them.
     """
 
     before: bytes | None
     kept: bytes | None
     now: bytes | None
-    revision: int | None
+    revision: int = 0
     later: Commit | None = None
 
 
-class Revert:
-    """A revert of some commits, planned anew whenever other writers came first.
+@bounds
+def revert_plans(
+    keys: View[str], whens: Sequence[When], chosen: ChosenKeys, theirs: bool, force: bool
+) -> Iterator[Plan]:
+    """Yield what a revert writes now; each further plan reads only what was committed since.
 
     For example, of a key with the values 1, 2, 3 and 4, the commit that wrote 4 is reverted to 3;
-    the ones that wrote 3 and 4, together, to 2. Only the one that wrote 2 is a conflict with the
-    one that wrote 4: `theirs` leaves the key alone, `force` puts 1 back.
+    the two that wrote 3 and 4, together, to 2. The one that wrote 2 is a conflict with the one that
+    wrote 4: `force` puts 1 back, and otherwise 4 stays.
     """
-
-    def __init__(
-        self,
-        keys: View[str],
-        whens: Sequence[When],
-        chosen: ChosenKeys,
-        *,
-        theirs: bool = False,
-        force: bool = False,
-    ) -> None:
-        if not whens:
-            raise InvalidOptionError("revert takes at least one commit: give its time or revision")
-        if theirs and force:
-            raise InvalidOptionError("theirs and force exclude each other: give one of them")
-        self._keys, self._whens, self._chosen = keys, whens, chosen
-        self._theirs, self._force, self.decided = theirs, force, theirs or force
-        self._read_timeout = keys._read_timeout
-        self._found: dict[int, Logged] = {}
-        self._changes: dict[int, list[Difference[str]]] = {}
-        self._follows: set[str] = set()
-        self._states: dict[bytes, _KeyState] = {}
-
-    @bounds
-    def plan(self, *, timeout: float | None = None) -> RevertPlan:
-        """Return what to write now: reads the commits, or what came since the last call.
-
-        Costs as `snapkv.reading.log.log` with details for each commit, and two watches over what
-        was committed since the first of them.
-        """
-        timeline = self._keys.reader.timeline
-        if not self._found:
-            self._begin()
-        head = timeline.head()
-        if self._follows:
-            self._follow(head)
-        self._seen = head
-        return self._planned(head.revision)
-
-    def _begin(self) -> None:
-        """Read the commits, and what each of them changed."""
-        found = (_commit_at(self._keys, when) for when in self._whens)
-        self._found = {each.mark.revision: each for each in found}
-        for revision, logged in self._found.items():
-            changes = differences_of(self._keys, logged)
-            self._changes[revision] = [each for each in changes if each.key in self._chosen]
-        self._follows = {each.key for some in self._changes.values() for each in some}
-        self._check_chosen()
-        first = min(self._found)
-        self._seen = self._found[first].mark
-        self._track(first)
-
-    def _check_chosen(self) -> None:
-        """Raise `KeyNotFoundError` if the commits changed no key of a chosen name or prefix."""
-        what = "the commit" if len(self._found) == 1 else "none of the commits"
-        did_not = "did not change" if len(self._found) == 1 else "changed"
-        for key in self._chosen.keys:
-            if key not in self._follows:
-                raise KeyNotFoundError(key, reason=f"{what} {did_not} the key {key!r}")
-        for prefix in filter(None, self._chosen.prefixes):
-            if not any(key.startswith(prefix) for key in self._follows):
-                why = f"{what} {did_not} a key that begins with {prefix!r}"
-                raise KeyNotFoundError(prefix, reason=why)
-
-    def _track(self, revision: int) -> None:
-        """Follow the keys that a reverted commit changed from there on."""
-        encode = self._keys.keyspace.encode
-        revisions = {each.key: each.after for each in self._found[revision].moved or ()}
-        for each in self._changes[revision]:
-            stored = encode(each.key)
-            state = _KeyState(each.before, each.before, each.after, revisions[stored])
-            self._states.setdefault(stored, state)
-
-    def _follow(self, head: Mark) -> None:
-        """Read what later commits, up to the newest one, did to the keys."""
-        encode = self._keys.keyspace.encode
-        start, end = encode(min(self._follows)), encode(max(self._follows)) + b"\0"
-        for mark, stamp, touched in changed(self._keys.reader, start, end, self._seen, head):
-            is_reverted = mark.revision in self._found
-            if is_reverted:
-                self._track(mark.revision)
-            for last in (each.last for each in touched):
-                if (state := self._states.get(last.kv.key)) is None:
-                    continue
-                value = None if last.is_delete else last.kv.value
-                if value != state.now and not is_reverted:
-                    assert stamp is not None, "every commit of a store has one"
+    if not whens or (theirs and force):
+        raise InvalidOptionError("revert takes at least one commit, and theirs or force, not both")
+    reader, encode = keys.reader, keys.keyspace.encode
+    found = {each.mark.revision: each for each in (_commit_at(keys, when) for when in whens)}
+    undone = {
+        revision: [each for each in differences_of(keys, logged) if chosen.has(each.key)]
+        for revision, logged in found.items()
+    }
+    names = {each.key for some in undone.values() for each in some}
+    chosen.check_found(names, " in what the commits changed")
+    states: dict[bytes, _KeyState] = {}
+    seen = reader.timeline.by_ordinal(found[min(found)].mark.ordinal - 1)
+    start, end = (encode(min(names)), encode(max(names)) + b"\0") if names else (b"", b"")
+    commits = [found[revision].commit for revision in sorted(found, reverse=True)]
+    note = "revert " if "" in chosen.prefixes else f"revert {chosen} of "
+    note += ", ".join(format_time(each.ts) for each in commits)
+    note += f": {commits[0].note}" if commits[0].note and len(commits) == 1 else ""
+    guards_max = GroupBuilder(reader.engine, reader.layout, "").guards_max
+    while True:
+        head = reader.timeline.head()
+        for mark, stamp, touched in changed(reader, start, end, seen, head) if names else ():
+            for each in undone.get(mark.revision, ()):
+                state = _KeyState(each.before, each.before, each.before)
+                states.setdefault(encode(each.key), state)
+            for event in (each.last for each in touched if each.last.kv.key in states):
+                state, value = states[event.kv.key], None if event.is_delete else event.kv.value
+                if value != state.now and stamp and mark.revision not in found:
                     state.kept, state.later = value, commit_of(mark, stamp)
-                state.now = value
-                state.revision = None if last.is_delete else last.kv.mod_revision
-
-    def _planned(self, head: int) -> RevertPlan:
-        changes, conflicts = list[Difference[str]](), dict[str, Commit]()
-        guards = list[Guard]()
-        for stored, state in sorted(self._states.items()):
-            key = self._keys.keyspace.decode(stored)
-            if state.later is not None and state.kept != state.before:
-                conflicts[key] = state.later
-            after = state.before if self._force else state.kept
-            if after != state.now:
-                changes.append(Difference(key, state.now, after))
-            elif self._theirs:
-                continue  # whatever comes there meanwhile, is left alone, too
-            guards.append(AtRevision(key, state.revision) if state.revision else Absent(key))
-        commits = [self._found[revision].commit for revision in sorted(self._found, reverse=True)]
-        core = self._keys.reader
-        most = GroupBuilder(core.engine, core.layout, "").guards_max
-        fits = most is None or len(guards) <= most
-        note = _note(commits, self._chosen)
-        return RevertPlan(commits, changes, conflicts, guards if fits else [HeadAt(head)], note)
+                state.now, state.revision = value, event.kv.mod_revision
+        seen = head
+        plan, guards = _planned(keys, states, theirs, force)
+        # that a key is absent does not prove that it was not saved and removed meanwhile
+        is_made = any(each.before is None for each in plan.changes)
+        if is_made or len(guards) > (guards_max or len(guards)):
+            guards = [HeadAt(head.revision)]
+        yield (
+            plan,
+            {**writes_of(plan.changes, guards), "note": shortened_text(note, NOTE_CHARS_MAX)},
+        )
 
 
-def _note(commits: Sequence[Commit], chosen: ChosenKeys) -> str:
-    """Return the note of a revert: the commits, newest first, and which keys of them."""
-    named = [format_time(each.ts) for each in commits[:NAMED_MAX]]
-    if (more := len(commits) - NAMED_MAX) > 0:
-        named.append(f"{more:,} more")
-    only = "" if chosen == EVERYTHING else f"{chosen} of "
-    why = commits[0].note if len(commits) == 1 else None
-    return f"revert {only}{', '.join(named)}" + ("" if why is None else f": {why[:NOTE_CHARS_MAX]}")
+def _planned(
+    keys: View[str], states: Mapping[bytes, _KeyState], theirs: bool, force: bool
+) -> tuple[Reverted, list[Guard]]:
+    """Return what to write, and a guard for each key on which that depends."""
+    changes, conflicts = list[Difference[str]](), dict[str, Commit]()
+    guards = list[Guard]()
+    for stored, state in sorted(states.items()):
+        key, after = keys.keyspace.decode(stored), state.before if force else state.kept
+        if state.later is not None and state.kept != state.before:
+            conflicts[key] = state.later
+        if after != state.now:
+            changes.append(Difference(key, state.now, after))
+        if after != state.now or not theirs:  # what comes to other keys, theirs leaves alone, too
+            exists = state.now is not None
+            guards.append(AtRevision(key, state.revision) if exists else Absent(key))
+    return Reverted(None, tuple(changes), conflicts), guards
 
 
 def _commit_at(keys: View[str], when: When) -> Logged:
-    """Return the commit of exactly a time or a revision, with the keys that it changed.
+    """Return the commit of exactly a time or a revision, with what it changed; ticks do not count.
 
-    Ticks do not count. Raises `InvalidTimeError` if such a commit does not exist.
+    Raises `InvalidTimeError` if such a commit does not exist.
     """
-    if when is None:
-        raise InvalidTypeError("revert takes times or revisions of commits, not None")
-    reader = keys.reader
-    older = log(keys, until=when, wanted=1, details=True)
-    found = next((each for each in older if not each.is_tick), None)
-    if found is not None:
-        if names_revision(when):
-            is_it = reader.revision_of(when) == found.commit.revision
-        else:
-            asked, ts = reader.resolve(when), found.commit.ts
-            is_it = asked == ts or (not is_number(when) and physical_ms(asked) == physical_ms(ts))
-        if is_it:
+    reader, asked = keys.reader, keys.reader.resolve(when)
+    for found in log(keys, until=when, wanted=1, details=True):
+        ts, revision = found.commit.ts, found.commit.revision
+        in_its_ms = not is_number(when) and physical_ms(asked) == physical_ms(ts)
+        if (asked != ts and not in_its_ms) or reader.revision_of(when) not in (None, revision):
+            break
+        if not found.is_tick:
             return found
-    newest = "there is none before it"
-    if found is not None:
-        newest = f"the newest before it is rev:{found.commit.revision}, {dated(found.commit.ts)}"
-    raise InvalidTimeError(
-        f"no commit has the time {when!r}, {newest}: give the time of a commit as the log shows "
-        "it, or rev:N",
-        when,
-    )
+    advice = "give the time of a commit, or rev:N, as the log shows them"
+    raise InvalidTimeError(f"no commit has the time {when!r}: {advice}", when)
 
 
 def reverted(
-    core: StoreWriter, revert: Revert, said: Ops, *, dry_run: bool, timeout: float | None
+    core: StoreWriter, plans: Iterator[Plan], said: Ops, decided: bool, timeout: float | None
 ) -> Reverted:
-    """Carry out a revert, see `SnapshotKV.revert`; `said` has the note, writer and meta."""
-    if not dry_run:
-        core.check_own()
-    left = TimeLeft(timeout)
-    for tries_left in reversed(range(TRIES)):
+    """Carry out a revert, see `SnapshotKV.revert`; unless `decided`, conflicts raise."""
+    core.check_own()
+    left, lost = TimeLeft(timeout), ConflictError(())
+    for _ in range(TRIES):
         with left.reads():
-            plan = revert.plan(timeout=timeout)
-        found = Reverted(None, tuple(plan.changes), plan.conflicts)
-        if not dry_run and plan.conflicts and not revert.decided:
+            plan, writes = next(plans)
+        if plan.conflicts and not decided:
             raise RevertConflictError(plan.conflicts)
-        if dry_run or not plan.changes:
-            return found
-        ops = replace(said, **plan.writes, note=plan.note if said.note is None else said.note)
+        if not plan.changes:
+            return plan
+        ops = replace(said, **writes | ({"note": said.note} if said.note else {}))
         try:
-            return found._replace(commit=committed(core, ops, left))
-        except ConflictError:
-            if not tries_left:
-                raise
-    raise AssertionError("the last try returns or raises")
+            return plan._replace(commit=committed(core, ops, left))
+        except ConflictError as e:
+            lost = e
+    raise lost

@@ -21,7 +21,7 @@ from snapkv.hooks import CloseEvent
 from snapkv.layout import StampRecord
 from snapkv.model import Build, Commit, Compaction, Guard, Ops, Reverted, Scalar, V
 from snapkv.reading import history as _history
-from snapkv.reading.deadline import bounds
+from snapkv.reading.deadline import bounds, within
 from snapkv.reading.log import log
 from snapkv.reading.text_search import TextSearch
 from snapkv.store import dump as _dump
@@ -36,7 +36,7 @@ from snapkv.store.diagnostics import (
 )
 from snapkv.store.recorder_watermarks import Watermark, forget, watermarks
 from snapkv.store.restore import ChosenKeys, restored
-from snapkv.store.revert import Revert, reverted
+from snapkv.store.revert import revert_plans, reverted
 from snapkv.store.store_writer import StoreWriter
 from snapkv.store.writes import Addition, KeyspaceWrites, Space, building, names
 from snapkv.times import When, check_timestamp, format_time
@@ -268,37 +268,33 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
     ) -> Reverted:
         """Put back what some commits changed, and only that, in one commit; return what it did.
 
-        Each changed text key gets the value from before its commit, or is removed; with `keys` and
-        `prefixes`, only such keys. A later commit that changed a key to another value is a
-        conflict, unless it is one of `commits`: with `theirs` such a key keeps its later value,
-        with `force` it loses it. With `dry_run` nothing is written, and conflicts do not raise.
+        Each text key that they changed (of `keys` and `prefixes`, if given) gets the value from
+        before, or is removed. If another commit changed it later, that is a conflict: with `theirs`
+        the later value stays, with `force` it is lost. `dry_run` only returns what would change,
+        and the conflicts. A commit is named by its exact time, the millisecond of a date, or
+        `rev:4`; commits that shared a transaction are one.
 
-        A commit is named by its exact time, the millisecond of a date, or `rev:4`; ticks do not
-        count, and commits that shared a transaction are one. A revert can be reverted.
-
-        Costs two watches for each commit, and two over what was committed since the first one. A
-        guard checks each key, or, where an engine takes fewer guards, that nothing was committed
-        meanwhile; if it fails, what came is read, and the revert tried again, 64 times in all.
-        `timeout` is as for `restore`.
+        Costs two watches for each commit, and two over what came since the first one. If one of the
+        keys changes meanwhile, or any key if it makes an absent key or has more keys than an engine
+        takes guards for, it reads that and tries again, 64 times in all. `timeout` (seconds) bounds
+        all of it.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:
-        ...     first = store.commit(puts={"a": b"1"})
-        ...     wrong = store.commit(puts={"a": b"2", "b": b"2"})
-        ...     later = store.commit(puts={"c": b"3"})
-        ...     done = store.revert(wrong.ts)
+        ...     saved, wrong = store.save("a", b"1"), store.multi_save({"a": b"2", "b": b"2"})
+        ...     later, done = store.save("c", b"3"), store.revert(wrong)
         ...     [change.key for change in done.changes], dict(store.at())
         (['a', 'b'], {'a': b'1', 'c': b'3'})
 
-        Raises `RevertConflictError` (nothing was written; it names the keys and the later commits),
-        `InvalidTimeError` (such a commit does not exist), `KeyNotFoundError` (a KeyError: the
-        commits changed no key of the name or prefix), `CompactedError`, `CommitTooLargeError`,
-        `ReadTimeoutError`, and as `commit`.
+        Raises `RevertConflictError` (it names keys and later commits), `InvalidTimeError` (such a
+        commit does not exist), `KeyNotFoundError` (no such key was changed), and as `restore`.
         """
-        chosen = ChosenKeys.of(keys, prefixes)
-        revert = Revert(self.raw, commits, chosen, theirs=theirs, force=force)
+        plans = revert_plans(self.raw, commits, ChosenKeys.of(keys, prefixes), theirs, force)
+        if dry_run:
+            with within(timeout):
+                return next(plans)[0]
         said = Ops(note=note, writer=writer, meta=meta)
-        return reverted(self._core, revert, said, dry_run=dry_run, timeout=timeout)
+        return reverted(self._core, plans, said, theirs or force, timeout)
 
     # --- unknown outcomes ---
 

@@ -13,7 +13,7 @@ from snapkv.base.text import LongerNames
 from snapkv.errors import ConflictError, InvalidOptionError, RevertConflictError
 from snapkv.model import Commit, Difference, HeadAt
 from snapkv.store.restore import ChosenKeys, planned, writes_of
-from snapkv.store.revert import Revert
+from snapkv.store.revert import revert_plans
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 from snapkv.ui.commit_list import steps_on
@@ -101,11 +101,11 @@ class Restores:
             past, head, changes = planned(self._store, wanted.when, wanted.chosen)
             return Plan(past.timestamp, past.revision, head.revision, changes, {}, "")
         newest = self._store.reader.timeline.head().revision
-        ways = {way: wanted.conflicts == way for way in WAYS}
-        found = Revert(self._store.raw, [wanted.when], wanted.chosen, **ways).plan()
-        commit = found.commits[0]
-        of = commit.ts, commit.revision, newest
-        return Plan(*of, found.changes, found.conflicts, found.note)
+        ways = wanted.conflicts == "theirs", wanted.conflicts == "force"
+        found, writes = next(revert_plans(self._store.raw, [wanted.when], wanted.chosen, *ways))
+        commit = self._store.at(wanted.when)
+        of = commit.timestamp, commit.revision, newest
+        return Plan(*of, list(found.changes), found.conflicts, writes["note"])
 
     def preview(self, wanted: Wanted, rows_max: int = ROWS_MAX) -> Preview:
         """Return what would change; raises as `SnapshotKV.restore` and `revert`."""

@@ -59,7 +59,7 @@ LINES = list(lines_given_twice())
 
 def test_all_options_of_both_command_lines_are_tried() -> None:
     assert len(LINES) > 600
-    for words in ("restore --prefix", "fleet tick --every", "changefeed create --sink"):
+    for words in ("restore --note", "fleet tick --every", "changefeed create --sink"):
         assert any(" ".join(line).startswith(words) for _, line, _ in LINES), words
 
 
@@ -84,19 +84,6 @@ def test_every_option_with_one_value_given_twice_is_an_error(
             f"{program}: {given} is given twice: '1' and '2'; give it once"
         ), line
     assert list(cli.place.iterdir()) == []
-
-
-def test_a_restore_of_two_prefixes_restores_none(any_cli: Cli) -> None:
-    cli = any_cli
-    cli.ok("put", "a/1", "old", "b/1", "old")
-    cli.ok("put", "a/1", "new", "b/1", "new")
-    assert cli("ls", "--at", "now", "--at", "now").code == 2, "equal values, too"
-    answer = cli("restore", "rev:3", "--prefix", "a/", "--prefix=b/", "--yes")
-    assert answer.code == 2
-    assert answer.err == (
-        "snapkv: --prefix is given twice: 'a/' and 'b/'; give it once (see snapkv restore --help)\n"
-    )
-    assert cli.ok("get", "b/1").out == "new"
 
 
 def test_many_times_and_long_values_make_a_short_message(cli: Cli) -> None:

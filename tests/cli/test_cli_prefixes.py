@@ -11,7 +11,7 @@ BOTH = ("--prefix", "z/", "--prefix", "a/", "--prefix", "a/1")
 """Two prefixes, the later one first, and one below another."""
 
 
-ONE = (("restore",), ("import",), ("export",))
+ONE = (("import",), ("export",))
 """The commands with one prefix: import puts it before keys, export takes it off."""
 
 

@@ -137,7 +137,7 @@ def completed(folder: Path, program: str, line: str) -> set[str]:
 @pytest.mark.parametrize(
     ("program", "line", "offers"),
     [
-        ("snapkv", "snapkv re", {"record", "resolve", "restore"}),
+        ("snapkv", "snapkv re", {"record", "resolve", "restore", "revert"}),
         ("snapkv", "snapkv put --if-", {"--if-absent", "--if-revision"}),
         ("snapkv", "snapkv ls -o y", {"yaml"}),
         ("cdcmeta", "cdcmeta generations make --st", {"--store"}),

@@ -96,7 +96,7 @@ def test_only_chosen_keys(store, wrong, chosen, put_back):
 @pytest.mark.parametrize("chosen", [{"keys": ["b"]}, {"prefixes": ["a/", "shcema/"]}])
 def test_a_key_that_the_commit_did_not_change_is_an_error(store, wrong, place, chosen):
     before = place.revision()
-    with pytest.raises(KeyNotFoundError, match="the commit did not change"):
+    with pytest.raises(KeyNotFoundError, match=r"no key .* in what the commits changed"):
         store.revert(wrong.ts, **chosen)
     assert place.revision() == before
 
@@ -118,9 +118,9 @@ def test_a_key_that_changed_again_is_a_conflict(store, contested, place):
         store.revert(contested.ts)
     assert caught.value.conflicts == {"a/1": later}, "a/new is absent, as before the commit"
     assert str(caught.value) == (
-        f"1 key changed again later: 'a/1' at {format_time(later.ts)} ({later.ts}) by eve "
-        "('urgent'); pass theirs=True to leave such keys as they are, or force=True to put them "
-        "back, too"
+        "what the commits changed was changed again later: 'a/1' at "
+        f"{format_time(later.ts)} ({later.ts}) by eve ('urgent'): theirs=True leaves such keys as "
+        "they are, force=True puts them back, too"
     )
     assert pickle.loads(pickle.dumps(caught.value)).conflicts == {"a/1": later}
     assert place.revision() == before
@@ -218,8 +218,9 @@ def test_a_time_without_a_commit(store, wrong, clock, when):
     with pytest.raises(InvalidTimeError, match="no commit has the time"):
         store.revert(when)
     tick = store.tick()
-    with pytest.raises(InvalidTimeError, match=r"the newest before it is rev:\d+"):
-        store.revert(tick.ts)
+    for name in (tick.ts, f"rev:{tick.revision}"):
+        with pytest.raises(InvalidTimeError, match="no commit has the time"):
+            store.revert(name)
 
 
 @pytest.mark.parametrize(
@@ -329,3 +330,21 @@ def test_a_key_that_is_as_before_is_guarded_too(intruded):
     with pytest.raises(RevertConflictError) as caught:
         store.revert(wrong)
     assert list(caught.value.conflicts) == ["b"]
+
+
+def test_a_key_that_is_absent_again_is_not_made_in_silence(intruded):
+    """The key is saved and removed while its removal is reverted: the later removal counts."""
+    store, other, engine = intruded
+    store.save("a", b"1")
+    wrong = store.commit(deletes=["a"]).ts
+    left = [1]
+
+    def intrude():
+        if left and left.pop():
+            other.save("a", b"2")
+            other.remove("a")
+
+    engine.intrude = intrude
+    with pytest.raises(RevertConflictError):
+        store.revert(wrong)
+    assert "a" not in store.at()
