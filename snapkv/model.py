@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from snapkv.errors import dated
+
+R = TypeVar("R")
 K = TypeVar("K", str, bytes)
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
@@ -33,6 +37,74 @@ class KeysAndValues(Generic[K, V]):
             left_out = len(cls.__parameters__) - len(types)
             return super().__class_getitem__((*types, *[bytes] * left_out))
 
+
+# --- in notebooks ---
+
+ROWS_MAX = 50
+"""The most rows of a table in a notebook."""
+CELL_CHARS_MAX = 200
+"""The most characters of a cell of such a table."""
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
+    """Return the first rows as a table of HTML, with escaped and shortened texts."""
+    from html import escape
+
+    def cell(name: str, value: object) -> str:
+        text = "" if value is None else str(value)
+        if isinstance(value, bytes):
+            text = value[: 4 * CELL_CHARS_MAX].decode(errors="backslashreplace")
+        elif name == "ts" and isinstance(value, int):
+            text = dated(value)
+        if not (text := text[: CELL_CHARS_MAX + 1]).isprintable():
+            text = repr(text)[1:-1]
+        cut = f"{text[:CELL_CHARS_MAX]}…" if len(text) > CELL_CHARS_MAX else text
+        return f"<td style='text-align: left'>{escape(cut)}</td>"
+
+    shown = list(islice(rows, ROWS_MAX + 1))
+    head = "".join(f"<th>{escape(each)}</th>" for each in columns)
+    body = ["".join(map(cell, columns, each)) for each in shown[:ROWS_MAX]]
+    more = "<p>and more</p>" if len(shown) > ROWS_MAX else ""
+    lines = "".join(f"<tr>{each}</tr>" for each in body)
+    above = f"<p>{escape(title)}</p>" if title else ""
+    return f"{above}<table><tr>{head}</tr>{lines}</table>{more}"
+
+
+class NotebookTable:
+    """The base of values that a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type]  # a dataclass
+        return html_table(names, [[getattr(self, name) for name in names]])
+
+
+class NotebookRows(Iterator[R]):
+    """An iterator of values; a notebook shows the first ones, and they are still iterated over."""
+
+    def __init__(self, what: str, found: Iterator[R]) -> None:
+        self._what, self._found = what, found
+
+    def __iter__(self) -> Iterator[R]:
+        return self._found
+
+    def __next__(self) -> R:
+        return next(self._found)
+
+    def __repr__(self) -> str:
+        return f"<{self._what}: iterate over it, or make a list of it>"
+
+    def _repr_html_(self) -> str | None:
+        first = list(islice(self._found, ROWS_MAX + 1))
+        self._found = chain(first, self._found)
+        if not first:
+            return None
+        names = [each.name for each in fields(first[0])]  # type: ignore[arg-type]  # a dataclass
+        return html_table(names, [[getattr(each, name) for name in names] for each in first])
+
+
+# --- commits, versions, changes ---
 
 Scalar = str | int | float | bool | None
 """A value in the meta of a commit: what JSON has beside lists and objects."""
@@ -83,7 +155,7 @@ class Stamp(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NotebookTable):
     """One commit, identified by (`ts`, `batch`); `revision` is the engine's.
 
     Commits of one group share `ts` and `revision`; the log shows them as one, with batch 0. A write
@@ -111,7 +183,7 @@ class Entry(NamedTuple, Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Version(Generic[V]):
+class Version(NotebookTable, Generic[V]):
     """One version of a key: `value` is None if the key was removed.
 
     `ts`, `writer`, `note` and `meta` are None for a version older than the compaction point whose
@@ -128,7 +200,7 @@ class Version(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference(KeysAndValues[K, V]):
+class Difference(NotebookTable, KeysAndValues[K, V]):
     """A key that differs between two moments; None means absent."""
 
     key: K
@@ -137,7 +209,7 @@ class Difference(KeysAndValues[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(KeysAndValues[K, V]):
+class Change(NotebookTable, KeysAndValues[K, V]):
     """What a commit did to a key: its new value, None for a removal.
 
     `commit` has its time, writer, note and meta, as `history` returns them.
@@ -163,6 +235,10 @@ class Changes(KeysAndValues[K, V]):
 
     def __iter__(self) -> Iterator[Change[K, V]]:
         return iter(self.changes)
+
+    def _repr_html_(self) -> str:
+        rows = [(each.key, each.value) for each in self.changes]
+        return self.commit._repr_html_() + html_table(["key", "value"], rows)
 
 
 @dataclass(frozen=True, slots=True)

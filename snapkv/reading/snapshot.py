@@ -18,9 +18,15 @@ from snapkv.engine.contract import (
     PageForm,
     Pairs,
 )
-from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
+from snapkv.errors import (
+    InvalidKeyError,
+    InvalidTypeError,
+    KeyNotFoundError,
+    SnapKVError,
+    dated,
+)
 from snapkv.layout import Keyspace
-from snapkv.model import Difference, Entry, K, KeysAndValues, V
+from snapkv.model import ROWS_MAX, Difference, Entry, K, KeysAndValues, V, html_table
 from snapkv.reading.deadline import bounds, within
 from snapkv.reading.decoding import Decoding, entry_of
 from snapkv.reading.text_search import TextSearch
@@ -169,7 +175,14 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
     def __repr__(self) -> str:
         final = "final" if self.final else "not final"
         codec = "" if self._decoding is None else f" codec={self._decoding.name}"
-        return f"<Snapshot timestamp={self.timestamp} revision={self.revision} {final}{codec}>"
+        at, revision = dated(self.timestamp), self.revision
+        return f"<Snapshot {at} revision={revision} {final}{codec}>"
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return html_table(["key", "value"], self.items(limit=ROWS_MAX + 1), repr(self))
+        except SnapKVError:  # such as a closed store: it has its repr
+            return None
 
     def __copy__(self) -> Self:
         return self  # a value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from snapkv.committer import listed
 from snapkv.errors import KeyNotFoundError
 from snapkv.layout import Keyspace
-from snapkv.model import Difference, Entry, K, KeysAndValues, V, Version
+from snapkv.model import Difference, Entry, K, KeysAndValues, NotebookRows, V, Version
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds, within
 from snapkv.reading.decoding import Decoding, entry_of
@@ -264,7 +264,7 @@ class KeyspaceReads(KeysAndValues[K, V]):
         Raises as `at`.
         """
         before = self.at(a, timeout=timeout)
-        return before.diff(self.at(b, timeout=timeout), prefix)
+        return NotebookRows("differences", before.diff(self.at(b, timeout=timeout), prefix))
 
     @bounds
     def changes_to_arrow(
@@ -367,7 +367,8 @@ class View(KeyspaceReads[K, V]):
         """
         wanted = _history.HistoryBounds(since, until, limit, newest_first)
         found: Iterator[Any] = _history.versions(self._core, self._space.encode(key), wanted)
-        return found if self._decoding is None else self._decoding.versions(key, found)
+        versions = found if self._decoding is None else self._decoding.versions(key, found)
+        return NotebookRows(f"versions of {key!r}", versions)
 
     def watch(
         self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None

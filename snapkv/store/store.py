@@ -19,7 +19,7 @@ from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.hooks import CloseEvent
 from snapkv.layout import StampRecord
-from snapkv.model import Build, Commit, Compaction, Guard, Ops, Reverted, Scalar, V
+from snapkv.model import Build, Commit, Compaction, Guard, NotebookRows, Ops, Reverted, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds, within
 from snapkv.reading.log import log
@@ -370,7 +370,8 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         text that is empty or has over 1,000 bytes.
         """
         if text is None:
-            return _history.commits(self._core, since, until, limit, newest_first)
+            commits = _history.commits(self._core, since, until, limit, newest_first)
+            return NotebookRows("commits", commits)
         if limit is not None:
             check_int("limit", limit, 0)
         wanted: Any = {"text": TextSearch.of(text, ignore_case), "timeout": timeout}

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.xdist_group("sources")  # parsed once
 FLOORS = [
     line.split()
     for line in """
-        snapkv.errors snapkv.model
-        snapkv.base
+        snapkv.errors
+        snapkv.base snapkv.model
         snapkv.times snapkv.codecs snapkv.hooks snapkv.layout snapkv.tuples snapkv.rendering
         snapkv.clock snapkv.engine snapkv.web
         snapkv.committer snapkv.timeline snapkv.archive

@@ -14,6 +14,7 @@ from snapkv.errors import (
     InvalidOptionError,
     InvalidTimeError,
     InvalidTypeError,
+    dated,
 )
 
 
@@ -249,7 +250,7 @@ def test_membership_of_what_is_no_key(store):
 def test_a_snapshot_says_what_it_is(store):
     ts = store.save("a", b"1")
     snap = store.at(ts)
-    assert repr(snap) == f"<Snapshot timestamp={ts} revision={snap.revision} final>"
+    assert repr(snap) == f"<Snapshot {dated(ts)} revision={snap.revision} final>"
     assert repr(store.at(ts + 1)).endswith("not final>")
     with pytest.raises(AttributeError):
         snap.timestamp = 5
