@@ -17,6 +17,7 @@ from snapkv.rendering import (
     blame,
     compare,
     decode,
+    plain,
     preview,
 )
 from snapkv.rendering.decoded import ENCRYPTED
@@ -30,7 +31,6 @@ from snapkv.ui.key_differences import Row
 WAYS: tuple[View, ...] = get_args(View)
 LINES_MAX = 500
 VALUE_LINES_MAX = 5_000
-CONTEXT_LINES = 3
 SIDES_COLUMNS = 160
 PREVIEW_CHARS = 90
 CHANGED_LINES_MAX = 3
@@ -84,7 +84,7 @@ class Rendering:
         )
         found = compare(before, after, ignore=self.ignore)
         most = max(1, LINES_MAX // self.share)
-        lines = found.lines(way, context=CONTEXT_LINES, width=SIDES_COLUMNS, lines_max=most)
+        lines = found.lines(way, width=SIDES_COLUMNS, lines_max=most)
         return Shown(lines, "" if lines else found.summary, way == "side-by-side")
 
     def blamed(self, versions: Sequence[Version]) -> list[Blame]:
@@ -119,9 +119,10 @@ class Rendering:
         if before is None or max(len(before), len(after)) > DECODED_BYTES_MAX:
             return self.preview(after)
         found = compare(self._decoded(before), self._decoded(after), ignore=self.ignore)
-        lines = found.lines("auto", context=0, width=SIDES_COLUMNS, lines_max=CHANGED_LINES_MAX)
-        parts = ["".join(part.text for part in line).strip() for line in lines]
-        return ", ".join(part for part in parts if part) or found.summary
+        if found.unit != "path":
+            return plain(found.brief(PREVIEW_CHARS))
+        lines = found.lines("auto", lines_max=CHANGED_LINES_MAX)
+        return ", ".join(plain(line).strip() for line in lines) or found.summary
 
     def preview(self, data: bytes) -> str:
         """Return the beginning of a value on one line; of Kubernetes' objects kind and name."""

@@ -74,7 +74,9 @@ def test_the_history_of_a_key_shows_what_each_version_changed(browser, served, a
     assert "web:1.25" in oldest
     assert "3 h ago" in page.locator(".versions .when").first.inner_text()
     person.open("/key?key=web/limits")
-    assert "- cpu: 1, + 9cpu: 1" in person.texts(".versions .changed")[0]
+    assert person.texts(".versions .changed")[0] == "- cpu: 1, + 9cpu: 1"
+    person.open("/key?key=mail/host")
+    assert person.texts(".versions .changed")[0] == '"mail.example" -> "mail2.example"'
     person.accessible()
     person.close()
 
