@@ -11,7 +11,13 @@ import typer
 
 from snapkv.cli.commands import STORE_VARIABLE, App, CommandPlace, misuse_of, option, version_option
 from snapkv.cli.exits import MEANINGS, Exit, Interrupts, code_of, message_of
-from snapkv.cli.store_options import JsonOption, NameOption, NoPagerOption, OutputOption
+from snapkv.cli.store_options import (
+    JsonOption,
+    LocalOption,
+    NameOption,
+    NoPagerOption,
+    OutputOption,
+)
 from snapkv.cli.terminal import prepare_streams, report_error
 
 _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANINGS.items())
@@ -69,13 +75,14 @@ def snapkv(
     output_format: OutputOption = None,
     as_json: JsonOption = False,
     no_pager: NoPagerOption = False,
+    local: LocalOption = False,
     version: VersionOption = False,
 ) -> None:
     """Time travel over key-value metadata: read, list, diff, watch and restore any moment.
 
-    A TIME is 2026-01-31 14:05 (local time, or with an offset), 14:05, yesterday, 1h ago, -5m,
-    rev:4, rv:4, a timestamp, or now.
-    --store, --name, --output, --json and --no-pager may come before or after the command.
+    A TIME is 2026-01-31 14:05 (local time, or with an offset), 3am, monday, 1h ago, -5m, rev:4,
+    rv:4, a timestamp, or now.
+    --store, --name, --output, --json, --no-pager and --local may come before or after the command.
     """
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
+from datetime import UTC, tzinfo
 from math import isfinite
 from typing import Any
 
@@ -14,10 +16,37 @@ from snapkv.base.text import key_text as key_text
 from snapkv.base.text import preview as preview
 from snapkv.base.text import quoted as quoted
 from snapkv.base.text import value_json as value_json
+from snapkv.errors import InvalidOptionError
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
 from snapkv.times import format_time
 
 Json = dict[str, Any]
+ZONE_VARIABLE = "SNAPKV_TZ"
+
+
+class Zones:
+    """The time zones of a command, of times that are typed and shown; None is this machine's."""
+
+    typed: tzinfo | None = None
+    shown: tzinfo | None = UTC
+    remark = ""
+    """What the output says of typed times that are in another zone than it."""
+
+    def choose(self, *, local: bool) -> None:
+        """Take the zone that the environment names for both, or with `local` this machine's."""
+        name, self.typed, self.remark = os.environ.get(ZONE_VARIABLE), None, ""
+        if name:
+            from zoneinfo import ZoneInfo
+
+            try:
+                self.typed = ZoneInfo(name)
+            except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+                message = f"{ZONE_VARIABLE} is {name!r}, not a time zone: write Europe/Berlin"
+                raise InvalidOptionError(message) from None
+        self.shown = self.typed if name or local else UTC
+
+
+ZONES = Zones()
 
 
 def time_text(timestamp: int, *, raw: bool = False) -> str:
@@ -26,7 +55,7 @@ def time_text(timestamp: int, *, raw: bool = False) -> str:
     >>> time_text(445644802596110336), time_text(445644802596110336, raw=True)
     ('2023-11-14T22:13:29.903Z', '445644802596110336')
     """
-    return str(timestamp) if raw else format_time(timestamp)
+    return str(timestamp) if raw else format_time(timestamp, ZONES.shown)
 
 
 def text_of(value: bytes) -> str | None:
@@ -120,7 +149,7 @@ def time_json(timestamp: int | None) -> Json:
     """Return a timestamp as number and date; the number as text, as JSON numbers have 53 bits."""
     if timestamp is None:
         return {"timestamp": None, "time": None}
-    return {"timestamp": str(timestamp), "time": time_text(timestamp)}
+    return {"timestamp": str(timestamp), "time": format_time(timestamp)}
 
 
 def said_json(said: Commit | Version) -> Json:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Literal
 
 from snapkv.base.clocks import SystemClock
 from snapkv.cli.exits import CommandError
-from snapkv.cli.formats import time_text
+from snapkv.cli.formats import ZONES, time_text
 from snapkv.cli.terminal import report
 from snapkv.layout import CREATION_ORDINAL
 from snapkv.model import Version
 from snapkv.reading.observed_prefix import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import Timeline
-from snapkv.times import When, format_time, revision_of, understood
+from snapkv.times import When, revision_of, understood
 
 
 def moment(text: str | None, meant: Literal["state", "since", "start"] = "state") -> When | None:
@@ -27,10 +28,13 @@ def moment(text: str | None, meant: Literal["state", "since", "start"] = "state"
     if text is None:
         return None
     now_ms = SystemClock().now_ms()
-    typed = understood(text, now_ms)
+    typed = understood(text, now_ms, ZONES.typed)
     when: When | None = getattr(typed, meant)
-    if echo := typed.echo(when, now_ms):
+    if echo := typed.echo(when, now_ms, ZONES.shown):
         report(f"snapkv: {echo}")
+    mixed = typed.is_local and ZONES.typed is None and ZONES.shown is UTC
+    if mixed and isinstance(when, datetime) and when.astimezone().utcoffset():
+        ZONES.remark = f"(times are UTC, but {text!r} is local time: --local shows local times)"
     return when
 
 
@@ -45,7 +49,7 @@ def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None
         if place := _among_ticks(store.reader.timeline, revision):
             report(f"snapkv: {when} {place}")
     elif timestamp := store.timestamp_of(f"rev:{revision}"):
-        report(f"snapkv: {when} = {format_time(timestamp)}")
+        report(f"snapkv: {when} = {time_text(timestamp)}")
     return f"rev:{revision}"
 
 
@@ -54,13 +58,13 @@ def _among_ticks(timeline: Timeline, revision: int) -> str:
     before = timeline.at_revision(revision).mark
     ticked = before.ordinal > CREATION_ORDINAL
     if ticked and before.revision == revision:
-        return f"= {format_time(before.timestamp)}"
+        return f"= {time_text(before.timestamp)}"
     after = timeline.following(before)
     if after is None:
-        return f"is after the newest tick, {format_time(before.timestamp)}" if ticked else ""
+        return f"is after the newest tick, {time_text(before.timestamp)}" if ticked else ""
     if not ticked:
-        return f"is before the first tick, {format_time(after.timestamp)}"
-    ticks = f"{format_time(before.timestamp)} and {format_time(after.timestamp)}"
+        return f"is before the first tick, {time_text(after.timestamp)}"
+    ticks = f"{time_text(before.timestamp)} and {time_text(after.timestamp)}"
     return f"is between the ticks {ticks}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,9 +15,9 @@ from snapkv.base.files import check_mode
 from snapkv.cli.command_output import FORMATS, Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
-from snapkv.cli.formats import counted
+from snapkv.cli.formats import ZONE_VARIABLE, ZONES, counted
 from snapkv.cli.pager import paged
-from snapkv.cli.terminal import patience, report_warning
+from snapkv.cli.terminal import patience, report_warning, write_line
 from snapkv.hooks import Hooks
 from snapkv.store.location import DEFAULT_NAME, Location
 from snapkv.store.open import STORE_VARIABLE, Keys, open_to_read
@@ -63,6 +64,9 @@ RawOption = Annotated[
         "--raw",
         "Show times as timestamps, which name one commit exactly, and keys as they are stored.",
     ),
+]
+LocalOption = Annotated[
+    bool, option("--local", f"Show local times, or times of the zone in {ZONE_VARIABLE}.")
 ]
 AtOption = Annotated[
     str | None, option("--at TIME", "The moment to read: 14:05, yesterday, 1h ago.")
@@ -202,8 +206,10 @@ class StoreOptions:
     as_json: JsonOption = False
     no_pager: NoPagerOption = False
     raw: RawOption = False
+    local: LocalOption = False
 
     def __post_init__(self) -> None:
+        ZONES.choose(local=self.local)
         if self.output_format not in (None, *FORMATS):
             raise CommandError(
                 f"--output takes {', '.join(FORMATS)}, not {self.output_format!r}: choose one"
@@ -251,6 +257,8 @@ class StoreOptions:
         it waits for the reader of the pager.
         """
         with paged(wanted=not self.no_pager), self.output.headed(*headings) as output:
+            if ZONES.remark and sys.stdout.isatty() and not self.structured:
+                write_line([(ZONES.remark, "dim")])
             yield output
 
     @contextmanager
@@ -330,7 +338,7 @@ class StoreOptions:
 
 
 _OF_STORES = {"store", "name"}
-_ALWAYS = {"output_format", "as_json"}
+_ALWAYS = {"output_format", "as_json", "local"}
 
 
 def takes(*names: str, store: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from cli_runner import Cli
+from cli_terminal import terminal
 
 import snapkv
 
@@ -155,3 +156,35 @@ def test_a_prefix_without_keys_is_told(any_cli: Cli) -> None:
         answer = cli("restore", "now", "--prefix", "nope/", *words)
         assert (answer.code, answer.out) == (1, "")
         assert "no key begins with 'nope/', neither now nor at" in answer.err
+
+
+def test_typed_and_shown_times_are_in_one_zone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.ok("put", "a", "1")
+    monkeypatch.setenv("SNAPKV_TZ", "Asia/Kolkata")
+    answer = cli.ok("log", "--since", "2026-01-31 14:05")
+    assert answer.err == "snapkv: 2026-01-31 14:05 = 2026-01-31T14:05:00.000+05:30\n"
+    shown = answer.lines[0].split()[0]
+    assert shown.endswith("+05:30")
+    assert cli.ok("get", "a", "--at", shown).out == "1"
+    assert cli.ok("log", "--json").json[0]["time"].endswith("Z")
+    monkeypatch.setenv("SNAPKV_TZ", "Mars/Olympus")
+    answer = cli("log")
+    assert (answer.code, answer.out) == (2, "")
+    assert "SNAPKV_TZ is 'Mars/Olympus', not a time zone" in answer.err
+    monkeypatch.delenv("SNAPKV_TZ")
+    assert cli.ok("log").lines[0].split()[0].endswith("Z")
+
+
+def test_local_times_are_shown_if_asked_for_and_said_on_a_terminal(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("put", "a", "1")
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    words, said = ["log", "--no-pager", "--since", "2026-01-31 14:05"], b"--local shows local times"
+    with terminal(cli, *words) as shown:
+        pass
+    assert said in shown.shown
+    with terminal(cli, *words, "--local") as shown:
+        pass
+    assert said not in shown.shown
+    assert b"+05:30" in shown.shown
