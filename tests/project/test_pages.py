@@ -43,6 +43,18 @@ def test_a_page_gives_what_it_shows(
             runner.run(block)
 
 
+def test_the_incidents_have_one_form() -> None:
+    index = (ROOT / "docs/incidents/index.md").read_text()
+    pages = [page for page in PAGES if page.startswith("docs/incidents/")]
+    assert len(pages) == 1 + 10
+    for page in pages:
+        if not page.endswith("index.md"):
+            parts = dict.fromkeys(block.part for block in blocks_of(page))
+            assert list(parts) == ["", "Find", "Understand", "Undo", "Prove"], page
+            title = (ROOT / page).read_text().splitlines()[0].removeprefix("# ")
+            assert f"[{title}]({Path(page).name})" in index
+
+
 def test_what_runs_blocks_elsewhere_exists() -> None:
     for name, kinds in RUN_BY.items():
         file, _, test = name.partition("::")
