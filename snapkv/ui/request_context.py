@@ -215,7 +215,7 @@ class Context(PageRequest):
             return False
         if state["writer"].lower() not in (self.attributed(step).who or "").lower():
             return False
-        return CommitFilter(None, state["note"], ignore_case=True)(step)
+        return CommitFilter(None, state["note"] or None, ignore_case=True)(step)
 
     def shown_key(self, key: str) -> str:
         """Return a key as people read it: its name, if it is of an object of Kubernetes."""

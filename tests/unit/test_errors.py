@@ -23,6 +23,7 @@ SAMPLES = {
     "CompactedError": (7, 9),
     "HistoryGapError": (7, 9),
     "ConflictError": ([(GUARD, 3), (snapkv.AtRevision(b"b", 2), 0)],),
+    "RevertConflictError": ({"k": snapkv.Commit(5, 0, 7, "ann", "undo")},),
     "DecodeError": ("k", 7, "json", "not JSON"),
     "FormatError": ("newer", 2, 1),
     "FutureRevisionError": (9, 7),
