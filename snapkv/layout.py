@@ -515,6 +515,8 @@ class Selection(NamedTuple):
         return " except ".join(lists)
 
 
+CLUSTER = Selection((b"kubernetes:",))
+"""In the identity of a record, what is observed of a Kubernetes cluster through its API."""
 OBSERVES = "observes "
 """The beginning of the note of a commit in which a record begins to observe other keys."""
 Prefixes = str | bytes | Collection[str] | Collection[bytes]

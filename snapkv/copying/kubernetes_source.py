@@ -60,11 +60,9 @@ from snapkv.copying.sources import (
 )
 from snapkv.engine.contract import KeyEvent, KeyValue
 from snapkv.errors import AccessDeniedError, CompactedError, StoreRestoredError
-from snapkv.layout import Layout, Selection, SourceId, StampRecord, stamp_of
+from snapkv.layout import CLUSTER, Layout, SourceId, StampRecord, stamp_of
 from snapkv.times import format_time
 
-OBSERVED = Selection((b"kubernetes:",))
-"""In the identity of a record, what is observed of a cluster through its API."""
 SPACE = "kubernetes"
 RECORDED = b"resources"
 """The space and the key of a record that has the names of the resources that are recorded,
@@ -126,7 +124,7 @@ class KubernetesSource(ForeignSource):
             uid = api.cluster_id()
             self.discover()
             self._probe()
-        super().__init__(SourceId(UUID(uid).bytes, name, 1, OBSERVED), clock)
+        super().__init__(SourceId(UUID(uid).bytes, name, 1, CLUSTER), clock)
 
     def attach(self, record: RecordedState, known: SourceId | None) -> None:
         """Take the record's name, if it has one, and what is recorded there."""
@@ -373,8 +371,9 @@ class KubernetesFollower(SourceFollower):
 
         A bookmark of each resource proves it, and may come a minute later. So a second after the
         cluster was asked for the revision is enough if all watches have begun, and nothing waits.
+        All watches are tried first, so that resources that may not be watched are named.
         """
-        if self._ready or not self._inbox.queue.empty():
+        if self._open_at == math.inf or self._ready or not self._inbox.queue.empty():
             return False
         if any(order <= revision for order, _, _ in self._heap):
             return False

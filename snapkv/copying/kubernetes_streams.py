@@ -211,9 +211,9 @@ class ResourceStream:
             return wait_s if again else 0.0
         if e.status == UNAUTHORIZED:  # opened anew, the client reads its configuration again
             raise EngineUnavailableError(f"{self._api.host} does not accept the credentials: {e}")
-        self.settled = True
         if e.status in (FORBIDDEN, NOT_FOUND) or failures == PATIENCE:
             self._inbox.queue.put(Trouble(self, e))
+        self.settled = True
         if e.status == FORBIDDEN and failures >= PATIENCE:  # rights may still be loading before
             return DENIED_S
         return max(wait_s, e.retry_s)

@@ -25,7 +25,7 @@ from snapkv.errors import (
     SnapKVError,
 )
 from snapkv.hooks import CompactionEvent
-from snapkv.layout import SourceId, StampRecord
+from snapkv.layout import CLUSTER, SourceId, StampRecord
 from snapkv.model import Build, Commit, Compaction, Ops
 from snapkv.reading.reader import Reader
 from snapkv.store.recorder_watermarks import slowest_watermark
@@ -91,9 +91,10 @@ def what_is_recorded(source: SourceId) -> str:
     what = f"the store {source.name!r}"
     undo = "write it to that store"
     if source.observed is not None:
-        what = f"the keys below {source.observed}"
+        is_cluster = source.observed == CLUSTER
+        what = "the Kubernetes cluster" if is_cluster else f"the keys below {source.observed}"
         undo = (
-            "write it where they are; an object of Kubernetes with 'snapkv get KEY --at TIME "
+            "write it at the source; an object of Kubernetes with 'snapkv get KEY --at TIME "
             "--as kubernetes | kubectl replace -f -'"
         )
     return (

@@ -29,7 +29,7 @@ class ClusterApi:
         }
         self.forgotten: dict[str, int] = {}
         """The revision up to which a path has no changes any more."""
-        self.gone_as_event, self.denied = False, set[str]()
+        self.gone_as_event, self.denied, self.unwatched = False, set[str](), set[str]()
         self.apart: dict[str, int] = {}
         """What the revisions of a path are ahead of the cluster's."""
         self.cuts, self.bookmarks, self.watches = 0, 0, list[tuple[str, int]]()
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif path == "/readyz":
             self._send(200, {})
-        elif path in api.denied:
+        elif path in api.denied or ("watch" in fields and path in api.unwatched):
             self._send(403, {"message": f"cannot list {path}"})
         elif path == "/api/v1/namespaces/kube-system":
             self._send(200, {"metadata": {"uid": api.uid}})

@@ -14,7 +14,13 @@ from snapkv.copying import kubernetes_source, kubernetes_streams
 from snapkv.copying.kubernetes_api import KubernetesApi
 from snapkv.copying.kubernetes_source import as_sent
 from snapkv.copying.kubernetes_streams import Inbox, ResourceStream
-from snapkv.errors import AccessDeniedError, ArchiveError, InvalidOptionError, StoreRestoredError
+from snapkv.errors import (
+    AccessDeniedError,
+    ArchiveError,
+    InvalidOptionError,
+    ReadOnlyError,
+    StoreRestoredError,
+)
 
 from .cluster_api import ClusterApi
 from .targets import opened, target_url
@@ -204,6 +210,26 @@ def test_what_the_account_may_not_read_is_named_once_and_tried_again(api, tmp_pa
     with opened("lmdb", tmp_path / "r") as kept:
         (first,) = [c for c in kept.commits() if c.note == "recorded from here on: secrets"]
         assert "secrets/shop/s" in kept.at(first.ts)
+
+
+def test_once_names_what_the_account_may_list_but_not_watch(api, tmp_path, capsys):
+    api.unwatched.add(PODS)
+    api.put(PODS, "shop/a", n=1)
+    words = "record", "--kubernetes", "--into", target_url("lmdb", tmp_path / "r"), "--once"
+    for _ in range(2):
+        assert main([*words]) == 0
+        said = capsys.readouterr().err
+        assert "not recorded: pods: this account may not list and watch it" in said
+    with opened("lmdb", tmp_path / "r") as kept:
+        assert "pods/shop/a" in kept.at()
+
+
+def test_the_record_of_a_cluster_takes_no_commits(api, tmp_path):
+    into = target_url("lmdb", tmp_path / "r")
+    recorder(into).catch_up()
+    with snapkv.open(into) as record, pytest.raises(ReadOnlyError) as caught:
+        record.save("pods/shop/a", b"x")
+    assert "is the record of the Kubernetes cluster, which only" in str(caught.value)
 
 
 def test_an_account_without_rights(api, tmp_path):
