@@ -103,8 +103,7 @@ class Rendering:
 
     def ignored_paths(self, redaction: Redaction) -> IgnoredPaths | None:
         """Return what decides which changes are left out; None if all are shown."""
-        decodes = self.kind is not None or self.decoder is not None
-        read = self._decoded if decodes else decode
+        read = decode if self.kind is None and self.decoder is None else self._decoded
         return IgnoredPaths(self.ignore, read, redaction) if self.ignore else None
 
     def _decoded(self, data: bytes) -> Decoded:

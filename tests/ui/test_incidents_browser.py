@@ -19,6 +19,7 @@ from .served import Served
 pytestmark = pytest.mark.slow
 
 WRITER = "ann@laptop"
+ON_A_PHONE = ("removed_prefix", "wrong_restore", "bad_import")
 CONFLICT = "[aria-label=Conflicts] li"
 
 
@@ -71,6 +72,8 @@ class Incident:
 
     def confirm(self, note: str = "") -> None:
         """Carry out what the preview shows, for its reason or another; see the new commit."""
+        wide = self.page.evaluate("document.documentElement.scrollWidth > innerWidth + 1")
+        assert not wide, self.page.url
         if note:
             self.page.get_by_label("Why").fill(note)
         phrase = self.page.locator("form.confirm code").inner_text()
@@ -85,12 +88,13 @@ def incident(request, tmp_path, monkeypatch, browser, axe):
     name = request.node.originalname.removeprefix("test_")
     found = Incident(name, PageRunner(Cli(tmp_path, monkeypatch, "lmdb:")))
     found.run("", "Find", "Understand")
+    width = 390 if name in ON_A_PHONE else 1280
     place = "lmdb:./jobs" if name == "lost_leader" else "lmdb:./shop"
     with (
         snapkv.open(place, create=False, writer=WRITER) as store,
         Served(store, words=("--store", place), writable=True) as served,
     ):
-        found.person = Person(browser, served.url, axe)
+        found.person = Person(browser, served.url, axe, viewport={"width": width, "height": 800})
         yield found
         found.person.close()
 
