@@ -32,7 +32,6 @@ SAMPLES = {
     "KeyNotFoundError": ("k", 5),
     "LeaseNotFoundError": (0x7F,),
     "NotObservedError": (7, 9),
-    "RevertConflictError": ({"k": snapkv.Commit(7, 0, 9, "ann", "undo")},),
     "ReadTimeoutError": (2.5, "no answer"),
     "Refused": (errors.NoSpaceError("full"),),
 }
