@@ -318,7 +318,7 @@ class ConflictError(SnapKVError, RuntimeError):
 class RevertConflictError(ConflictError):
     """Keys that a revert would put back changed again later; nothing was written.
 
-    `conflicts` maps each of them to the newest commit that changed it.
+    `conflicts` maps each of them to the newest commit that changed it; `named` is that as text.
     """
 
     def __init__(self, conflicts: Mapping[str, Any]) -> None:
@@ -329,7 +329,8 @@ class RevertConflictError(ConflictError):
             for key, each in list(conflicts.items())[:NAMED_MAX]
         ]
         named += [f"{len(conflicts) - NAMED_MAX:,} more"] if len(conflicts) > NAMED_MAX else []
-        why = f"what the commits changed was changed again later: {'; '.join(named)}"
+        self.named = "; ".join(named)
+        why = f"what the commits changed was changed again later: {self.named}"
         advice = "theirs=True leaves such keys as they are, force=True puts them back, too"
         super().__init__((), f"{why}: {advice}")
 

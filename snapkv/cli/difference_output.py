@@ -66,7 +66,7 @@ class RenderingOptions:
     """The options of values and differences, in the order in which the help lists them."""
 
     stat: Annotated[bool, option("--stat", "Only count what differs in each key.")] = False
-    name_only: Annotated[bool, option("--name-only", "Only print the keys.")] = False
+    name_only: Annotated[bool, option("--name-only", "Only print the keys, unsigned.")] = False
     unified: Annotated[
         int | None, option("--unified -U N", "Print N equal lines around each change.", min=0)
     ] = None

@@ -11,7 +11,7 @@ from snapkv.base.files import readable
 from snapkv.base.text import LongerNames
 from snapkv.cli.commands import argument, option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
-from snapkv.cli.exits import CommandError, Exit, message_of
+from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.named_keys import prefixes_in
@@ -20,7 +20,6 @@ from snapkv.cli.terminal import (
     confirm_found,
     report,
     report_longer_names,
-    report_warning,
     standard_input,
 )
 from snapkv.errors import InvalidTimeError, KeyNotFoundError, RevertConflictError
@@ -198,7 +197,7 @@ def revert(
 ) -> None:
     """Put back what commits changed, and only that, in one commit, and print its time.
 
-    Shows what will change, and asks. If a key changed again later, nothing is written (code 3).
+    Shows what will change, and asks. A key that changed again later is a conflict (code 3).
     """
     chosen = ChosenKeys.of(key or (), prefix or ())
     typed = [moment(each) for each in commits]
@@ -210,9 +209,10 @@ def revert(
         change = partial(kv.revert, *whens, **chosen._asdict(), theirs=theirs, force=force)
         if conflicts := change(dry_run=True).conflicts:
             error = RevertConflictError(conflicts)
-            if not (theirs or force or dry_run):
+            if not (theirs or force):
                 raise error
-            report_warning(message_of(error))
+            done = "left as they are" if theirs else "put back, too"
+            report(f"snapkv: changed again later, {done}: {error.named}")
 
         def look() -> list[Difference[str]]:
             return list(change(dry_run=True).changes)

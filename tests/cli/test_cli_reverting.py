@@ -53,13 +53,16 @@ def test_chosen_keys_only(cli: Cli, bad: str, words: list[str], left: dict[str, 
 
 def test_a_conflict_is_named_and_decided(cli: Cli, bad: str) -> None:
     hotfix = cli.ok("put", "a/1", "hotfix", "--writer", "eve", "--note", "urgent").out.strip()
-    answer = cli("revert", bad, "--yes")
-    assert (answer.code, answer.out) == (3, "")
-    for part in ("'a/1' at " + hotfix, "by eve ('urgent')", "--theirs leaves", "--force puts"):
-        assert part in answer.err
-    preview = cli.ok("revert", bad, "--dry-run")
+    named = ("'a/1' at " + hotfix, "by eve ('urgent')")
+    for option in ("--yes", "--dry-run"):
+        answer = cli("revert", bad, option)
+        assert (answer.code, answer.out) == (3, "")
+        for part in (*named, "--theirs leaves", "--force puts"):
+            assert part in answer.err
+    preview = cli.ok("revert", bad, "--theirs", "--dry-run")
     assert preview.lines == ['~ a/2  "bad" -> "old"', '- new  "bad"']
-    assert "warning: " in preview.err
+    for part in ("left as they are: ", *named):
+        assert part in preview.err
     assert values(cli)["a/2"] == "bad"
     cli.ok("revert", bad, "--theirs", "--yes")
     assert values(cli) == {"a/1": "hotfix", "a/2": "old", "b": "later"}
