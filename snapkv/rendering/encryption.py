@@ -16,10 +16,9 @@ from snapkv.rendering.value_tree import NotThisKindError
 
 PREFIX = b"k8s:enc:"
 _START = re.compile(rb"k8s:enc:([a-z0-9]+):(v[0-9]+):([^:\n]+):")
-_MAY_BE_SAME = "whether the object changed cannot be seen"
-_CBC_BLOCK, _CBC_IV = 16, 16
-_ADDED = {"aesgcm": 12 + 16, "secretbox": 24 + 16}
-"""The bytes that a provider adds to an object: a nonce and a code of authentication."""
+_ADDED = {"aescbc": (16 + 1, 16 + 16), "aesgcm": (12 + 16,) * 2, "secretbox": (24 + 16,) * 2}
+"""The least and the most bytes that a provider adds to an object: a nonce, and padding or a code of
+authentication."""
 
 
 class Encrypted(NamedTuple):
@@ -46,15 +45,9 @@ def encrypted(value: bytes) -> Encrypted:
         raise NotThisKindError("does not begin with k8s:enc:PROVIDER:VERSION:KEY:")
     provider, version, key = (part.decode(errors="replace") for part in start.groups())
     size = len(value) - start.end()
-    if provider == "kms":
-        return Encrypted(f"kms {version}", escaped(key), range(size))
-    if provider == "aescbc":
-        least = size - _CBC_IV - _CBC_BLOCK
-        return Encrypted(provider, escaped(key), range(least, least + _CBC_BLOCK))
-    if provider in _ADDED:
-        size -= _ADDED[provider]
-        return Encrypted(provider, escaped(key), range(size, size + 1))
-    return Encrypted(provider, escaped(key), range(size + 1))
+    least, most = _ADDED.get(provider, (0, size))
+    name = f"kms {version}" if provider == "kms" else provider
+    return Encrypted(name, escaped(key), range(size - most, size - least + 1))
 
 
 def text_of(value: bytes) -> str:
@@ -92,7 +85,9 @@ def change_text(before: bytes, after: bytes) -> str:
         for side, value in ((old, before), (new, after))
     )
     is_same_size = max(left.start, right.start) < min(left.stop, right.stop)
-    return f"{how}: {_MAY_BE_SAME}, {sizes}" if is_same_size else f"changed, {how}, {sizes}"
+    if is_same_size:
+        return f"{how}: whether the object changed cannot be seen, {sizes}"
+    return f"changed, {how}, {sizes}"
 
 
 def _seen(value: bytes) -> Encrypted | None:

@@ -10,7 +10,7 @@ from typing import Any
 from snapkv.base.text import counted
 from snapkv.rendering import kubernetes
 from snapkv.rendering.decoded import Decoded
-from snapkv.rendering.paths import AUTO, KUBERNETES_NOISE, NONE, Patterns, parse_pattern
+from snapkv.rendering.paths import AUTO, NONE, Patterns
 from snapkv.rendering.value_decoding import decode
 from snapkv.rendering.value_difference import Redaction, compare, is_kubernetes
 
@@ -94,22 +94,7 @@ def left_out(count: int, noun: str) -> str:
 
 # --- what remains of a value without heartbeats, found without decoding it ---
 
-Plan = dict[str | int | None, Any]
-"""For each step of a path (None: each item of a list) a plan of what is below; None: drop it."""
-
-
-def _planned(patterns: Sequence[str]) -> Plan:
-    plan: Plan = {}
-    for pattern in patterns:
-        *path, last = parse_pattern(pattern)
-        inner = plan
-        for step in path:
-            inner = inner.setdefault(step, {})
-        inner[last] = None
-    return plan
-
-
-_PLAN = _planned(KUBERNETES_NOISE)
+_NOISE = Patterns.parse(["kubernetes"])
 
 
 @lru_cache(maxsize=REMAINDERS_MAX)
@@ -123,7 +108,7 @@ def remainder(value: bytes) -> Hashable | None:
     if len(value) > REMAINDER_BYTES_MAX:
         return None
     if value.startswith(kubernetes.PREFIX):
-        return kubernetes.remainder(value, _PATTERNS)
+        return kubernetes.remainder(value, _NOISE)
     if not value.startswith(b"{") or not looks_like_kubernetes(value):
         return None
     try:
@@ -132,21 +117,18 @@ def remainder(value: bytes) -> Hashable | None:
         return None
     if not is_kubernetes(tree):
         return None
-    _drop(tree, _PLAN)
+    _drop(tree, _NOISE)
     return repr(tree)  # unlike the trees, it distinguishes 1, 1.0 and true
 
 
-_PATTERNS = Patterns.parse(["kubernetes"])
-
-
-def _drop(tree: Any, plan: Plan) -> None:
-    """Remove the paths of a plan from a tree."""
+def _drop(tree: Any, ignored: Patterns) -> None:
+    """Remove ignored paths from a tree."""
     if isinstance(tree, list):
-        for item in tree if None in plan else ():
-            _drop(item, plan[None])
+        for item in tree:
+            _drop(item, ignored.below(None))
     elif isinstance(tree, dict):
-        for step, inner in plan.items():
-            if inner is None:
-                tree.pop(step, None)
-            elif step in tree:
-                _drop(tree[step], inner)
+        for step in tuple(tree):
+            if (below := ignored.below(step)).covers:
+                del tree[step]
+            elif below:
+                _drop(tree[step], below)

@@ -161,7 +161,8 @@ def _object(message: bytes, name: str, depth: int) -> dict[str, Tree]:
     found: dict[str, Tree] = {}
     for number, wire_type, content in fields_of(message):
         field = known.get(number)
-        if field is None or (wire_type == BYTES) != _is_bytes(field):
+        is_number = field and not field.many.startswith("{}") and field.type in ("int", "bool")
+        if field is None or (wire_type == BYTES) == is_number:
             _append_raw(found, (number, wire_type, content), depth)
         elif field.name == "=":  # its fields belong to this object
             found.update(_object(content, field.type, depth + 1))
@@ -181,27 +182,21 @@ def _append_raw(found: dict[str, Tree], field: Field, depth: int) -> None:
         found[name] = part
 
 
-def _is_bytes(field: FieldType) -> bool:
-    return field.many.startswith("{}") or field.type not in ("int", "bool")
-
-
 def _put(found: dict[str, Tree], field: FieldType, content: Any, depth: int) -> None:
     if field.many == "[]":
         found.setdefault(field.name, []).append(_item(field.type, content, depth))
     elif field.many:
         entry = _entry(content)
-        key = _text(entry.get(1, b""))
-        found.setdefault(field.name, {})[key] = _map_value(field, entry.get(2, b""), depth)
+        of_key, inner = found.setdefault(field.name, {}), entry.get(2, b"")
+        if field.many == "{}":
+            value = _item(field.type, inner, depth)
+        else:
+            value = [_text(item) for _, _, item in fields_of(_bytes(inner))]
+        of_key[_text(entry.get(1, b""))] = value
     else:
         part = _item(field.type, content, depth)
         if part is not None and (part or not field.omits_zero):
             found[field.name] = part
-
-
-def _map_value(field: FieldType, content: Any, depth: int) -> Tree:
-    if field.many == "{}items:":
-        return [_text(item) for _, _, item in fields_of(_bytes(content))]
-    return _item(field.type, content, depth)
 
 
 def _item(typed: str, content: Any, depth: int) -> Tree:
@@ -295,23 +290,18 @@ def fields_of(message: bytes) -> list[Field]:
 
 
 def _fields(found: Any) -> list[Field]:
+    convert: dict[int, Callable[[Any], Any]] = {GROUP: _fields, BYTES: bytes}
     return [
-        (field.field_number, field.wire_type, _content(field.wire_type, field.data))
-        for field in found
+        (each.field_number, kind := each.wire_type, convert.get(kind, int)(each.data))
+        for each in found
     ]
 
 
-def _content(wire_type: int, data: Any) -> Any:
-    if wire_type == GROUP:
-        return _fields(data)
-    return bytes(data) if wire_type == BYTES else data
-
-
 def _raw(fields: list[Field], depth: int) -> dict[str, Tree]:
-    found: dict[str, list[Tree]] = {}
-    for number, wire_type, content in fields:
-        found.setdefault(str(number), []).append(raw_value(wire_type, content, depth))
-    return {number: parts[0] if len(parts) == 1 else parts for number, parts in found.items()}
+    found: dict[str, Tree] = {}
+    for field in fields:
+        _append_raw(found, field, depth)
+    return found
 
 
 def raw_value(wire_type: int, content: Any, depth: int = 0) -> Tree:

@@ -54,7 +54,7 @@ def owners(tree: Tree, path: Path, items: Tree) -> tuple[str, ...]:
 
     The path, and what it leads through, are of `items`: a later version of the same object.
     """
-    found = [entry for entry in _entries(tree) if _owns(_fields(entry), items, path)]
+    found = [entry for entry in _entries(tree) if _owns(entry.get("fieldsV1"), items, path)]
     latest = max((str(entry.get("time", "")) for entry in found), default="")
     return _names([entry for entry in found if str(entry.get("time", "")) == latest])
 
@@ -71,10 +71,6 @@ def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(map(entry.get, ("manager", "operation", "apiVersion", "subresource")))
 
 
-def _fields(entry: dict[str, Any]) -> Any:
-    return entry.get("fieldsV1")
-
-
 def _names(entries: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry["manager"] for entry in entries))
 
@@ -82,7 +78,7 @@ def _names(entries: list[dict[str, Any]]) -> tuple[str, ...]:
 def _has_written(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
     if old is None or old.get("time") != new.get("time"):
         return True
-    return _has_more(_fields(old), _fields(new))
+    return _has_more(old.get("fieldsV1"), new.get("fieldsV1"))
 
 
 def _has_more(old: Any, new: Any) -> bool:
@@ -93,9 +89,9 @@ def _has_more(old: Any, new: Any) -> bool:
 
 def _changed(old: dict[str, Any], new: dict[str, Any], before: Tree, after: Tree) -> bool:
     """Return whether a field of a manager differs; of a subresource also one that it removed."""
-    if _differs(_fields(new), before, after):
+    if _differs(new.get("fieldsV1"), before, after):
         return True
-    return bool(new.get("subresource")) and _differs(_fields(old), after, before)
+    return bool(new.get("subresource")) and _differs(old.get("fieldsV1"), after, before)
 
 
 def _differs(fields: Any, before: Tree, after: Tree) -> bool:

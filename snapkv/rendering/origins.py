@@ -60,54 +60,34 @@ def blame(
     Raises `InvalidOptionError` as `decode` does.
     """
     held: tuple[Decoded, Origins | list[Version]] | None = None
-    by_manager = _Managers(kind, decoder)
+    wrote: dict[int, tuple[str, ...]] = {}  # the managers of each revision
     for version in versions:
         if version.value is None:
             held = None
         elif held is None or held[0].value != version.value:
             new = decode(version.value, kind, decoder)
-            by_manager.add(version, None if held is None else held[0], new)
+            wrote[version.revision] = writers(held and held[0].data, new.data)
             held = new, _origins(held, new, version)
     if held is None:
         return []
     value, origins = held
     ignored = Patterns.parse(ignore, kubernetes=is_kubernetes(value.data))
-    if value.form == "tree" and SIGN in value.value:
-        named = by_manager.of(value.data)
-        return list(_leaves((), value.data, origins, ignored, named))  # type: ignore[arg-type]
-    return list(_blamed(value, origins, ignored))
+    if value.form != "tree":
+        lines = enumerate(zip(lines_of(value.text), origins, strict=True), 1)  # type: ignore[arg-type]
+        return [Blame(n, escaped(line.removesuffix("\n")), of) for n, (line, of) in lines]  # type: ignore[arg-type]
+    trees: dict[int, Tree] = {}
 
+    def managers_of(path: Path, version: Version) -> tuple[str, ...]:
+        revision = version.revision
+        if SIGN not in value.value:
+            return ()
+        if revision not in trees:  # a path was changed there, so it is a value
+            trees[revision] = decode(version.value or b"", kind, decoder).data
+        found = owners(trees[revision], path, value.data)
+        by = wrote.get(revision, ())
+        return tuple(each for each in found if each in by) or found or by
 
-Named = Callable[[Path, Version], tuple[str, ...]]
-"""Returns the managers that changed a path in a version."""
-
-
-class _Managers:
-    """Finds the managers of Kubernetes that changed paths."""
-
-    def __init__(self, kind: str | None, decoder: Decoder | None) -> None:
-        self._kind, self._decoder = kind, decoder
-        self._writers: dict[int, tuple[str, ...]] = {}  # of the revisions
-        self._trees: dict[int, Tree] = {}
-
-    def add(self, version: Version, before: Decoded | None, after: Decoded) -> None:
-        """Note the managers that wrote a version."""
-        if after.form == "tree" and SIGN in after.value:
-            old = before.data if before is not None and before.form == "tree" else None
-            self._writers[version.revision] = writers(old, after.data)
-
-    def of(self, newest: Tree) -> Named:
-        """Return what finds the managers of the paths of the newest version."""
-
-        def named(path: Path, version: Version) -> tuple[str, ...]:
-            revision, wrote = version.revision, self._writers.get(version.revision, ())
-            if revision not in self._trees:
-                value = version.value or b""  # a path was changed, not removed
-                self._trees[revision] = decode(value, self._kind, self._decoder).data
-            found = owners(self._trees[revision], path, newest)
-            return tuple(each for each in found if each in wrote) or found or wrote
-
-        return named
+    return list(_leaves((), value.data, origins, ignored, managers_of))  # type: ignore[arg-type]
 
 
 def _origins(
@@ -165,20 +145,12 @@ def _below(origins: Origins, step: str | int) -> Origins:
     return origins if isinstance(origins, Version) else origins[step]  # type: ignore[index]
 
 
-def _blamed(value: Decoded, origins: Origins | list[Version], ignored: Patterns) -> Iterator[Blame]:
-    if value.form == "tree":
-        yield from _leaves((), value.data, origins, ignored)  # type: ignore[arg-type]
-        return
-    for number, (line, version) in enumerate(zip(lines_of(value.text), origins, strict=True), 1):  # type: ignore[arg-type]
-        yield Blame(number, escaped(line.removesuffix("\n")), version)  # type: ignore[arg-type]
-
-
 def _leaves(
     path: Path,
     tree: Tree,
     origins: Origins,
     ignored: Patterns,
-    named: Named = lambda path, version: (),
+    managers_of: Callable[[Path, Version], tuple[str, ...]],
 ) -> Iterator[Blame]:
     parts: Iterable[tuple[Any, Tree]] = ()
     if isinstance(tree, dict):
@@ -188,8 +160,8 @@ def _leaves(
     if parts and tree:
         for step, part in parts:
             below = ignored if ignored.covers else ignored.below(step)
-            yield from _leaves((*path, step), part, _below(origins, step), below, named)
+            yield from _leaves((*path, step), part, _below(origins, step), below, managers_of)
     else:
         assert isinstance(origins, Version)
-        managers = () if ignored.covers else named(path, origins)
+        managers = () if ignored.covers else managers_of(path, origins)
         yield Blame(path_text(path), compact(tree), origins, ignored.covers, managers)
