@@ -55,6 +55,14 @@ class CommandError(Exception):
         self.code = code
 
 
+class AdvisedError(CommandError):
+    """The command cannot continue: `message` says why, `advice` what to do about it."""
+
+    def __init__(self, message: str, advice: str, code: Exit = Exit.USAGE) -> None:
+        super().__init__(f"{message}. {advice}", code)
+        self.message, self.advice = message, advice
+
+
 _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (_errors.KeyNotFoundError, Exit.NO),
     (_errors.ConflictError, Exit.CONFLICT),

@@ -16,6 +16,9 @@ from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
 from snapkv.cli.formats import Json, commit_json, counted, time_json, time_text
+from snapkv.cli.git_clone import Clone
+from snapkv.cli.git_export import export_history
+from snapkv.cli.git_import import GitTimeline, clock_options, import_history
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.recording import RecorderProgress
 from snapkv.cli.store_options import AtOption, StoreOptions, YesOption, takes, warnings_shown
@@ -49,7 +52,7 @@ from snapkv.store.location import open_engine
 from snapkv.store.open import STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
-from snapkv.times import physical_ms, resolve
+from snapkv.times import PHYSICAL_MS_MAX, physical_ms, resolve
 
 Import = Callable[..., ImportResult]
 """`import_prefix` of a source, but for the store, `progress` and `dry_run`."""
@@ -67,6 +70,7 @@ ToOption = Annotated[
 ]
 
 BatchesOption = Annotated[bool, option("--batches", "Use several commits if one is too small.")]
+GitOption = Annotated[bool, option("--git", "All commits of a git repository.")]
 DryRunOption = Annotated[bool, option("--dry-run", "Only print what would be done.")]
 
 
@@ -130,6 +134,7 @@ def import_(
         bool, option("--delete", "Remove keys, with --prefix below it, that the source lacks.")
     ] = False,
     batches: BatchesOption = False,
+    git: GitOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
@@ -138,8 +143,14 @@ def import_(
     The path of a file below the folder is a key, and its bytes are the value. A line of FILE.jsonl,
     or of the standard input (-), is a record: {"key": "a", "value": "1"}. FILE.json has an object
     of keys and values, or a list of records. Only differences are written. With --delete it asks.
-    Creates the store if it does not exist.
+    Creates the store if it does not exist. With --git each commit of a clone's first-parent
+    history becomes one of a new store, with author and time; a second run continues.
     """
+    if git:
+        if key != "key" or delete or batches or dry_run or options.note or options.meta:
+            raise CommandError("import --git takes only --prefix, --writer and --force-fork")
+        _import_git(options, source, prefix)
+        return
     url = f"memory:{os.urandom(8).hex()}"
     puts = [Put(name.encode(), value) for name, value in _read(source, key)]
     if not puts:
@@ -204,6 +215,17 @@ def _read(source: str, field: str) -> Iterable[tuple[str, bytes]]:
         return read_json(file.read(), source, field)
 
 
+def _import_git(options: StoreOptions, source: str, prefix: str) -> None:
+    clone, clock = Clone(source), ManualClock(PHYSICAL_MS_MAX)
+    timeline = GitTimeline.of(clone)
+    with options.open_store(create=True, **clock_options(clock)) as kv, progress_bar("git") as move:
+        done = import_history(kv, clock, clone, timeline, move, prefix=prefix, undo=False)
+    fields = {"commits": done.commits, "left_out": len(done.left_out), **time_json(done.ts)}
+    options.output.record(fields, options.output.time(done.ts))
+    left_out = f"; left out: {counted(len(done.left_out), 'path')}" if done.left_out else ""
+    report(f"{counted(done.commits, 'commit')} of git imported, {done.before:,} before{left_out}")
+
+
 @takes("archive", "raw")
 def export(
     options: StoreOptions,
@@ -212,13 +234,20 @@ def export(
     prefix: Annotated[
         str, option("--prefix PREFIX", "Only keys that begin so, without this beginning.")
     ] = "",
+    git: GitOption = False,
 ) -> None:
     """Write the keys of a moment as files of a new folder, or as records into a file .jsonl.
 
     To import either with the same --prefix gives the same keys and values. The folder or the file
-    appears when it is complete.
+    appears when it is complete. With --git each commit until --at becomes one of git, with writer,
+    time and note, on the branch snapkv of a repository; a second run continues.
     """
     when, lines = moment(at), target.endswith(".jsonl")
+    if git:
+        with sigterm_as_interrupt(), options.open_store() as kv:
+            count = len(list(export_history(kv, target, prefix, settled(kv, when))))
+        options.output.record({"commits": count}, f"{counted(count, 'commit')} to branch snapkv")
+        return
     if target.endswith(".json"):
         raise CommandError(f"export writes a folder or FILE.jsonl, not {target!r}: name one")
     with sigterm_as_interrupt(), options.open_store() as kv:

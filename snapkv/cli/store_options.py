@@ -18,7 +18,6 @@ from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import ZONE_VARIABLE, ZONES, counted
 from snapkv.cli.pager import paged
 from snapkv.cli.terminal import patience, report_warning, write_line
-from snapkv.hooks import Hooks
 from snapkv.store.location import DEFAULT_NAME, Location
 from snapkv.store.open import STORE_VARIABLE, Keys, open_to_read
 from snapkv.store.open import open as open_store
@@ -263,11 +262,12 @@ class StoreOptions:
 
     @contextmanager
     def open_store(
-        self, *, create: bool = False, silent: bool = False, hooks: Hooks | None = None
+        self, *, create: bool = False, silent: bool = False, **more: Any
     ) -> Iterator[SnapshotKV]:
         """Open the store, and close it in the end.
 
-        If opening takes long, a line on the error stream names the store, unless `silent`.
+        If opening takes long, a line on the error stream names the store, unless `silent`. `more`
+        are options of `snapkv.open`.
         """
         url = self.url
         with warnings_shown(), nullcontext() if silent else patience(url):
@@ -278,8 +278,8 @@ class StoreOptions:
                 create=create,
                 read_timeout=seconds(self.timeout),
                 archive=self.archive,
-                hooks=hooks,
                 force_fork=self.force_fork,
+                **more,
             )
         if create and url.startswith("memory:"):
             report_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")

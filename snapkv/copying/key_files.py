@@ -101,10 +101,8 @@ def write_folder(folder: str, pairs: Iterable[tuple[str, bytes]]) -> int:
 def _write_files(folder: str, pairs: Iterable[tuple[str, bytes]]) -> int:
     made, count = set[str](), 0
     for name, value in pairs:
-        *above, last = name.split("/")
+        *above, last = parts_of(name)
         path, count = folder, count + 1
-        if {"", ".", ".."}.intersection([*above, last]) or "\0" in name:
-            raise InvalidKeyError(f"key {name!r} cannot be a path of a file: {ADVICE}", name)
         try:
             for part in above:
                 if (path := f"{path}/{part}") not in made:
@@ -113,10 +111,21 @@ def _write_files(folder: str, pairs: Iterable[tuple[str, bytes]]) -> int:
             with open(os.open(f"{path}/{last}", NEW_FILE, files.FILE_MODE), "wb") as file:
                 file.write(value)
         except FileExistsError as e:  # of a key that is a folder, or where case does not count
-            raise InvalidKeyError(
-                f"key {name!r} has the path of another key: {ADVICE}", name
-            ) from e
+            raise taken(name) from e
     return count
+
+
+def parts_of(name: str) -> list[str]:
+    """Return the folders and the file of a key; `InvalidKeyError` if it cannot be a path."""
+    parts = name.split("/")
+    if {"", ".", "..", ".git"}.intersection(map(str.lower, parts)) or "\0" in name:
+        raise InvalidKeyError(f"key {name!r} cannot be a path of a file: {ADVICE}", name)
+    return parts
+
+
+def taken(name: str) -> InvalidKeyError:
+    """Return the error of a key whose path is that of another key, or its folder."""
+    return InvalidKeyError(f"key {name!r} has the path of another key: {ADVICE}", name)
 
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL

@@ -214,7 +214,7 @@ def test_what_cannot_be_toured(simple: Repo, command: Command, tmp_path: Path) -
         (
             ("nowhere",),
             2,
-            "nowhere does not exist\nGive the path of a git clone: snapkv tour PATH",
+            "nowhere does not exist\nName the folder of a git clone",
         ),
         ((simple.path, simple.path), 2, "is given twice\nName each clone once."),
         ((simple.path, "--into", precious), 5, "is something that no tour made"),

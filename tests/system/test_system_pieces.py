@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import snapkv
-from snapkv.cli.tour.git import TourError
+from snapkv.cli.exits import AdvisedError
 from system.everything import asking, page
 from system.everything.clones import History, clones_of
 from system.everything.filling import Filler
@@ -235,7 +235,7 @@ def test_only_the_folder_of_a_tour_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
     for path in (tmp_path / "precious", tmp_path / "precious" / "file"):
-        with pytest.raises(TourError, match="that no tour made"):
+        with pytest.raises(AdvisedError, match="that no tour made"):
             emptied(path)
     assert (tmp_path / "precious" / "file").exists()
     for name in ("notes", "more/notes"):
@@ -243,7 +243,7 @@ def test_only_the_folder_of_a_tour_is_emptied(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
         (made / "rows").mkdir()
-        with pytest.raises(TourError, match="that no tour made"):
+        with pytest.raises(AdvisedError, match="that no tour made"):
             emptied(made)
         assert path.exists()
         assert (made / "rows").exists()
@@ -251,5 +251,5 @@ def test_only_the_folder_of_a_tour_is_emptied(tmp_path: Path) -> None:
 
 
 def test_a_clone_is_given_once(odd: Repo) -> None:
-    with pytest.raises(TourError, match="is given twice"):
+    with pytest.raises(AdvisedError, match="is given twice"):
         clones_of([str(odd.path), str(odd.path / "src")], NOW_MS)

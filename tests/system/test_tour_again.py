@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import snapkv
-from snapkv.cli.tour import filling
+from snapkv.cli import git_import
 from system.test_tour_history import check_every_commit, inside
 from system.tour_clones import Repo, Run, simple_repo
 
@@ -94,7 +94,7 @@ def test_changes_by_hand_that_are_younger_than_gits_next_commit(simple: Repo, ru
     simple.commit("older than that")
     ran = run("tour", simple.path)
     assert ran.code == 3
-    assert "cannot get its own time" in ran.err
+    assert "cannot follow any more" in ran.err
     assert "--again" in ran.err
     ran = run("tour", simple.path, "--again")
     assert (ran.code, "6 commits of git imported" in ran.out) == (0, True)
@@ -110,14 +110,14 @@ def test_an_import_that_was_interrupted(
     simple: Repo, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        note_of = filling.note_of
+        note_of = git_import.note_of
 
-        def interrupted(commit: filling.GitCommit) -> str:
+        def interrupted(commit: git_import.GitCommit) -> str:
             if commit.subject == "commit 3":
                 raise KeyboardInterrupt
             return note_of(commit)
 
-        patch.setattr(filling, "note_of", interrupted)
+        patch.setattr(git_import, "note_of", interrupted)
         ran = run("tour", simple.path)
     assert ran.code == 130
     assert "another tour goes on from there" in ran.err

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from snapkv.cli.tour import filling, tour_store
+from snapkv.cli import git_import
 from snapkv.cli.tour.examiner import AskedDate, TourReport
 from system.everything import clone_archived
 from system.everything.clone_exam import filled
@@ -22,7 +22,7 @@ def asked(repo: Repo, folder: Path) -> tuple[TourReport, list[AskedDate], list[A
     """Return the report of an archive, all moments, and those that the store has compacted."""
     (toured,) = clones_of([str(repo.path)], NOW_MS)
     with filled(toured, str(folder)) as (examiner, _):
-        compacted = clone_archived.ask(examiner, tour_store.REQUEST_BYTES_MAX)
+        compacted = clone_archived.ask(examiner)
         return examiner.report, examiner.moments, compacted
 
 
@@ -52,15 +52,15 @@ def test_an_archive_that_says_something_else_is_found_out(
     simple: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here another hand writes into the store before it is recorded."""
-    fill = filling.import_history
+    fill = git_import.import_history
 
     def and_more(store: Any, *more: Any, **options: Any) -> Any:
         done = fill(store, *more, **options)
-        if "snapkv-tour-" in options["path"]:
+        if "snapkv-tour-" in store.reader.url:
             store.save("README.md", b"of another hand")
         return done
 
-    monkeypatch.setattr(filling, "import_history", and_more)
+    monkeypatch.setattr(git_import, "import_history", and_more)
     report, moments, _ = asked(simple, tmp_path / "store")
     assert {(wrong.question, wrong.key) for wrong in report.mismatches} >= {
         (f"archive: the tree at {moments[-1].date}", "README.md")

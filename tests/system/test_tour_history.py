@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import snapkv
-from snapkv.cli.tour.filling import PATH_BYTES_MAX
+from snapkv.cli.git_import import PATH_BYTES_MAX
 from system.tour_clones import START, Repo, Run, simple_repo
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ def check(ran: Ran, code: int, *fragments: str) -> None:
 
 
 def test_a_folder_that_is_no_clone(tmp_path: Path, run: Run) -> None:
-    check(run("tour", tmp_path), 2, "is not in a git clone", "snapkv tour PATH")
+    check(run("tour", tmp_path), 2, "is not in a git clone", "Name the folder")
     check(run("tour", cwd=tmp_path), 2, ". is not in a git clone")
 
 
@@ -121,7 +121,7 @@ def test_a_store_that_no_tour_made(
     with snapkv.open(url) as store:
         store.save("precious", b"v")
     ran = run("tour", simple.path, "--store", url, *again)
-    check(ran, 5, "a store that no tour made", "--store DIR")
+    check(ran, 3, "no git history was imported", "--store DIR")
     with snapkv.open(url) as store:
         assert dict(store.at()) == {"precious": b"v"}
 
@@ -150,7 +150,7 @@ def test_a_store_that_is_no_folder(simple: Repo, run: Run, store: str) -> None:
 def test_two_tours_at_once(
     simple: Repo, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from snapkv.cli.tour.git import BlobReader
+    from snapkv.cli.git_clone import BlobReader
 
     read = BlobReader.read
     other: list[snapkv.SnapshotKV] = []
@@ -164,7 +164,7 @@ def test_two_tours_at_once(
     monkeypatch.setattr(BlobReader, "read", read_beside_another)
     ran = run("tour", simple.path)
     other[0].close()
-    check(ran, 3, "another tour writes to this store", "Let it finish")
+    check(ran, 3, "another import writes to this store", "Let it finish")
 
 
 def test_the_messages_are_about_the_clone_given(tmp_path: Path, run: Run) -> None:

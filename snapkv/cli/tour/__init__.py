@@ -1,7 +1,7 @@
 """`snapkv tour`: a clone's git history as a store, asked about the past and checked against git.
 
 A `Clone` (`git`) is the clone to tour. `tour_store` is its store, in a folder or an etcd.
-`filling` turns its first-parent history into a store, one commit for each commit, at git's
+`git_import` turns its first-parent history into a store, one commit for each commit, at git's
 time, and defines the keys. An `Examiner` (`examiner`) asks store and git the same six questions
 at several `AskedDate`s and keeps a `TourReport`.
 `show` is the command: it shows progress, a row for each question, and what to try next.

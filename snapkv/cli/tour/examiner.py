@@ -18,9 +18,15 @@ from typing import NamedTuple, TypeVar
 
 import snapkv
 from snapkv.base.waiting import perf_counter
-from snapkv.cli.tour.filling import OVERHEAD_BYTES, TREE_PREFIX, GitTimeline, key_of
-from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, GitChange, TreeEntry, object_id
-from snapkv.cli.tour.tour_store import COMMIT_KEY, SPACE
+from snapkv.cli.git_clone import SUBMODULE_MODE, Clone, GitChange, TreeEntry, object_id
+from snapkv.cli.git_import import (
+    COMMIT_KEY,
+    OVERHEAD_BYTES,
+    SPACE,
+    TREE_PREFIX,
+    GitTimeline,
+    key_of,
+)
 from snapkv.times import end_of_ms
 
 DATES_ASKED = 200
@@ -168,7 +174,7 @@ class Examiner:
         self._trees: dict[int, ExpectedTree] = {}
         self._seconds: list[float] = []
 
-    def ask(self, head_ts: int, request_bytes_max: int) -> Iterator[Asked]:
+    def ask(self, head_ts: int) -> Iterator[Asked]:
         """Ask the six questions; yield each with its answers. `head_ts` is git's newest commit."""
         questions: dict[str, Callable[[], None]] = {
             "What did the tree look like?": self.ask_trees,
@@ -176,7 +182,7 @@ class Examiner:
             "What was in a folder?": self.ask_lists,
             "What was in a file?": self.ask_loads,
             "What differs between two dates?": self.ask_diffs,
-            "What does a restore bring back?": lambda: self.ask_restore(head_ts, request_bytes_max),
+            "What does a restore bring back?": lambda: self.ask_restore(head_ts),
         }
         for question, ask in questions.items():
             answers, wrong = self.report.answers, len(self.report.mismatches)
@@ -253,7 +259,7 @@ class Examiner:
         changed = {k: _pair(c.before and c.before.line, c.after and c.after.line) for k, c in keyed}
         self.report.compare(f"{question}, modes", lines, changed)
 
-    def ask_restore(self, head_ts: int, request_bytes_max: int) -> None:
+    def ask_restore(self, head_ts: int) -> None:
         """Restore the present to a past moment, compare, and undo it.
 
         It restores the moment half way, or the next one for which the restore and its undo each fit
@@ -268,7 +274,7 @@ class Examiner:
         for moment in [*past[len(past) // 2 :], AskedDate("one back", times[one_back], one_back)]:
             changes = list(self.store.diff(moment.date, head_ts))
             size = sum(len(d.before or b"") + len(d.after or b"") + OVERHEAD_BYTES for d in changes)
-            if size <= request_bytes_max:
+            if size <= self.store.reader.engine.limits.request_bytes:
                 break
         else:
             self.restore_note = (

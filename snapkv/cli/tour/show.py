@@ -10,15 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
+from snapkv.cli import git_import
 from snapkv.cli.command_output import AlignedTable
 from snapkv.cli.commands import gives, option
-from snapkv.cli.exits import Exit
+from snapkv.cli.exits import AdvisedError, Exit
 from snapkv.cli.formats import counted, key_text
+from snapkv.cli.git_clone import Clone
+from snapkv.cli.git_import import GitTimeline, Imported, shown_oid
 from snapkv.cli.terminal import progress_bar, report, report_error, write_line
-from snapkv.cli.tour import filling, tour_store
+from snapkv.cli.tour import tour_store
 from snapkv.cli.tour.examiner import AskedDate, Examiner, TourReport
-from snapkv.cli.tour.filling import GitTimeline, Imported, shown_oid
-from snapkv.cli.tour.git import Clone, TourError
 from snapkv.model import Entry
 
 NAMES_SHOWN = 3
@@ -69,7 +70,7 @@ def tour(
     """
     try:
         answers = _toured(path, store, again, request_bytes_max)
-    except TourError as e:
+    except AdvisedError as e:
         report_error(e.message)
         report(e.advice)
         raise typer.Exit(e.code) from e
@@ -86,27 +87,18 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
     clone = Clone(path)
     timeline = GitTimeline.of(clone)
     folder = tour_store.store_path(clone, store_given)
-    request_bytes_max = bytes_max or tour_store.request_bytes_default(folder)
     if again:
         tour_store.remove_store(folder)
     say("bold", f"{clone.root} at {shown_oid(clone.head)}")
-    with tour_store.open_tour_store(folder, request_bytes_max=request_bytes_max) as (store, clock):
+    with tour_store.open_tour_store(folder, request_bytes_max=bytes_max) as (store, clock):
         with progress_bar("importing", after_s=0.0) as move:
-            done = filling.import_history(
-                store,
-                clock,
-                clone,
-                timeline,
-                path=folder,
-                request_bytes_max=request_bytes_max,
-                on_commit=lambda done: move(done, len(timeline.oids)),
-            )
+            done = git_import.import_history(store, clock, clone, timeline, move)
         _report_imported(done, timeline, folder)
         examiner = Examiner(store, clone, timeline)
-        _examine(examiner, done, request_bytes_max)
+        _examine(examiner, done)
         say("", "")
         if left_out := examiner.left_out | done.left_out:
-            say_left_out(left_out, filling.PATH_BYTES_MAX)
+            say_left_out(left_out, git_import.PATH_BYTES_MAX)
         say_verdict(examiner.report)
         if examiner.report.mismatches:
             say("", "The store does not hold what git does; --again makes it anew.")
@@ -138,14 +130,14 @@ def _report_imported(done: Imported, timeline: GitTimeline, folder: str) -> None
 # --- the answers ---------------------------------------------------------------------------
 
 
-def _examine(examiner: Examiner, done: Imported, request_bytes_max: int) -> None:
+def _examine(examiner: Examiner, done: Imported) -> None:
     """Ask everything, and show a row for each question."""
     shown = AlignedTable(("", "ANSWERS", "MEDIAN", "SLOWEST", "GIT"), QUESTIONS + 1)
     first, newest = examiner.moments[0], examiner.moments[-1]
     say("", "")
     say("bold", f"Asked about {len(examiner.moments)} dates: {first.date} to {newest.date}")
     with progress_bar("asking", after_s=0.0) as move:
-        for index, asked in enumerate(examiner.ask(done.ts, request_bytes_max), 1):
+        for index, asked in enumerate(examiner.ask(done.ts), 1):
             spent = [_duration_text(of(asked.seconds)) for of in (median, max) if asked.seconds]
             verdict = ("equal", "green") if asked.equal else ("DIFFERS", "bold red")
             shown.add(

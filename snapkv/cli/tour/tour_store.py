@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import snapkv
-from snapkv.cli.exits import Exit
-from snapkv.cli.tour.git import Clone, TourError
+from snapkv.cli.exits import AdvisedError, Exit
+from snapkv.cli.git_clone import Clone
+from snapkv.cli.git_import import clock_options, imported_last
 from snapkv.engine.contract import Delete, OutcomeUnknown, Refused, Txn
 from snapkv.engine.lmdb.directory import DATA_FILE, READERS_FILE
 from snapkv.engine.lmdb.lock import LOCK_FILE
@@ -19,12 +20,6 @@ from snapkv.layout import Layout, prefix_end
 from snapkv.store.location import open_engine
 from snapkv.times import PHYSICAL_MS_MAX
 
-SPACE = "git"
-COMMIT_KEY = b"commit"
-REQUEST_BYTES_MAX = 64 << 20
-ETCD_REQUEST_BYTES_MAX = 3 << 19
-"""The most bytes of a request that a server takes, unless it was started with another
---max-request-bytes."""
 ETCD_NAME = "tour"
 REMOVE_TIMEOUT_S = 10.0
 ELSEWHERE = "Name a folder that is new or holds an earlier tour, or an etcd: --store DIR"
@@ -47,7 +42,7 @@ def store_path(clone: Clone, given: str | None) -> str:
     scheme, colon, _ = path_given.partition(":")
     if not path_given or (colon and scheme in ("memory", "etcd")):
         message = f"the tour needs a folder or etcd://HOST:PORT for its store, not {given!r}"
-        raise TourError(message, ELSEWHERE)
+        raise AdvisedError(message, ELSEWHERE)
     return path_given
 
 
@@ -66,48 +61,37 @@ def name_of(path: str) -> str:
     return ETCD_NAME if in_etcd(path) else "default"
 
 
-def request_bytes_default(path: str) -> int:
-    """Return the default limit of a commit's size."""
-    return ETCD_REQUEST_BYTES_MAX if in_etcd(path) else REQUEST_BYTES_MAX
-
-
-def clock_options(clock: snapkv.ManualClock | None = None) -> dict[str, Any]:
-    """Return the options with which a store opens whose times are git's, not the machine's."""
-    clock = clock or snapkv.ManualClock(PHYSICAL_MS_MAX)
-    return {"clock": clock, "max_clock_skew": PHYSICAL_MS_MAX // 1_000}
-
-
 @contextmanager
 def open_tour_store(
     path: str, *, request_bytes_max: int | None = None, create: bool = True
 ) -> Iterator[tuple[snapkv.SnapshotKV, snapkv.ManualClock]]:
-    """Open the tour's store and its clock; `TourError` if the place contains something else.
+    """Open the tour's store and its clock; `AdvisedError` if the place contains something else.
 
     The clock begins at the end of time, so that commits may be dated in the future.
     """
     clock = snapkv.ManualClock(PHYSICAL_MS_MAX)
     options: dict[str, Any] = {"create": create, "writer": "snapkv tour", "name": name_of(path)}
-    limit = "max_request_bytes" if in_etcd(path) else "request_bytes_max"
-    options[limit] = request_bytes_max or request_bytes_default(path)
+    if request_bytes_max:
+        options["max_request_bytes" if in_etcd(path) else "request_bytes_max"] = request_bytes_max
     try:
         with snapkv.open(url_of(path), codec=None, **options, **clock_options(clock)) as store:
             yield store, clock
     except CorruptStoreError as e:
-        raise TourError(
+        raise AdvisedError(
             f"the store in {path} is damaged: {e}",
             "Remove that folder and run the tour again: it makes a new store",
             Exit.NO_STORE,
         ) from e
     except (NotAStoreError, ReadOnlyError) as e:
         message = f"the tour cannot keep its store in {path}: {e}"
-        raise TourError(message, ELSEWHERE, Exit.NO_STORE) from e
+        raise AdvisedError(message, ELSEWHERE, Exit.NO_STORE) from e
 
 
 def remove_store(path: str) -> None:
-    """Remove the store of an earlier tour; raise `TourError`, and remove nothing, if it is not."""
+    """Remove the store of an earlier tour; raise `AdvisedError`, remove nothing, if it is not."""
     try:
         with open_tour_store(path, create=False) as (store, _):
-            imported_last(store, path)
+            imported_last(store)
     except StoreNotFoundError:
         return
     if in_etcd(path):
@@ -125,21 +109,8 @@ def _remove_keys(url: str) -> None:
         try:
             engine.transact(lambda _: txn, layout.ts, timeout=REMOVE_TIMEOUT_S)
         except (Refused, OutcomeUnknown) as e:
-            raise TourError(
+            raise AdvisedError(
                 f"the store of an earlier tour could not be removed: {e}",
                 "Run the tour again when the etcd can be reached and written",
                 Exit.LATER,
             ) from e
-
-
-def imported_last(store: snapkv.SnapshotKV, path: str) -> bytes | None:
-    """Return the git commit that the store shows, None if it is new.
-
-    Raises `TourError` for a store that no tour made.
-    """
-    now = store.at()
-    last = store.space(SPACE).at(revision=now.revision).get(COMMIT_KEY)
-    if last is None and (now.count() or store.info()["commits"]):
-        message = f"{path} holds a store that no tour made, and the tour leaves it alone"
-        raise TourError(message, ELSEWHERE, Exit.NO_STORE)
-    return last

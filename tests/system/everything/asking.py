@@ -12,9 +12,8 @@ import snapkv
 from cdcmeta.changes import ChangesDB
 from cdcmeta.generations import CdcLog, GenerationLog, LogRow, StreamConsumer
 from snapkv.base.waiting import monotonic
-from snapkv.cli.exits import Exit
+from snapkv.cli.exits import AdvisedError, Exit
 from snapkv.cli.tour.examiner import AskedDate
-from snapkv.cli.tour.git import TourError
 from snapkv.errors import CompactedError
 from system.everything.clones import History
 from system.everything.report import STATES, Changed, Report, changes_of
@@ -129,7 +128,7 @@ class Stream:
             if changes is not None:
                 self._pending.append(changes)
             elif monotonic() > deadline:
-                raise TourError(
+                raise AdvisedError(
                     f"a watch did not bring the newest commit in {STREAM_S:.0f} s",
                     "Run the tour again.",
                     Exit.LATER,

@@ -12,8 +12,7 @@ from cdcmeta.scheduler.runtime.capture import HUNG_EXIT
 from cdcmeta.scheduler.runtime.changefeed_records import capture_of, space_of
 from snapkv import SnapshotKV
 from snapkv.base.waiting import monotonic, pause
-from snapkv.cli.exits import Exit
-from snapkv.cli.tour.git import TourError
+from snapkv.cli.exits import AdvisedError, Exit
 from system.everything.place import CAPTURES, Place
 
 LABELS = ("c1", "c2", "c3")
@@ -119,7 +118,7 @@ class Fleet:
     def wait(self, is_so: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds; the bound begins anew whenever a sink has got further.
 
-        Starts a capture that has ended itself. Raises `TourError`.
+        Starts a capture that has ended itself. Raises `AdvisedError`.
         """
         deadline, progress = monotonic() + WAIT_S, self._progress()
         while not is_so():
@@ -127,7 +126,7 @@ class Fleet:
             if (now := self._progress()) != progress:
                 deadline, progress = monotonic() + WAIT_S, now
             if monotonic() > deadline:
-                raise TourError(
+                raise AdvisedError(
                     f"{what}: this did not happen in {WAIT_S:.0f} s",
                     f"The captures' logs are in {self._logs}",
                     Exit.LATER,
@@ -141,14 +140,14 @@ class Fleet:
         return self.feeds.checkpoint(id).checkpoint
 
     def _supervise(self) -> None:
-        """Start captures that hung; raise `TourError` for one that ended otherwise."""
+        """Start captures that hung; raise `AdvisedError` for one that ended otherwise."""
         for label, process in list(self._processes.items()):
             code = process.poll()
             if code == HUNG_EXIT:
                 self.start(label)
             elif code is not None:
                 log = (self._logs / f"{label}.log").read_text(errors="replace")
-                raise TourError(
+                raise AdvisedError(
                     f"the capture {label} ended with code {code}: {log[-LOG_SHOWN:].strip()}",
                     f"Its log is {self._logs / f'{label}.log'}",
                     Exit.LATER,

@@ -10,38 +10,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import snapkv
-from snapkv.cli.tour import filling, tour_store
+from snapkv.cli import git_import
+from snapkv.cli.tour import tour_store
 from snapkv.cli.tour.examiner import AskedDate, Examiner
 from snapkv.errors import CompactedError
 
 
-def ask(examiner: Examiner, request_bytes_max: int) -> list[AskedDate]:
+def ask(examiner: Examiner) -> list[AskedDate]:
     """Fill, record and compact a store, and ask it with its archive; add to the report.
 
     Return the moments that the store has compacted.
     """
     with TemporaryDirectory(prefix="snapkv-tour-") as folder:
         path, archive = str(Path(folder, "store")), str(Path(folder, "archive"))
-        with tour_store.open_tour_store(path, request_bytes_max=request_bytes_max) as (
-            store,
-            clock,
-        ):
-            filling.import_history(
-                store,
-                clock,
-                examiner.clone,
-                examiner.timeline,
-                path=path,
-                request_bytes_max=request_bytes_max,
-                on_commit=lambda done: None,
+        with tour_store.open_tour_store(path) as (store, clock):
+            git_import.import_history(
+                store, clock, examiner.clone, examiner.timeline, lambda done, total: None
             )
         url = tour_store.url_of(path)
-        snapkv.record(url, into=archive, options=tour_store.clock_options()).catch_up()
-        with snapkv.open(url, clock=tour_store.clock_options()["clock"]) as store:
+        snapkv.record(url, into=archive, options=git_import.clock_options()).catch_up()
+        with snapkv.open(url, clock=git_import.clock_options()["clock"]) as store:
             store.compact(examiner.moments[-1].date)
         with (
-            snapkv.open(url, **tour_store.clock_options()) as alone,
-            snapkv.open(url, archive=archive, **tour_store.clock_options()) as store,
+            snapkv.open(url, **git_import.clock_options()) as alone,
+            snapkv.open(url, archive=archive, **git_import.clock_options()) as store,
         ):
             joined = Examiner(store, examiner.clone, examiner.timeline)
             compacted = [m for m in joined.moments if _is_compacted(alone, m.date)]

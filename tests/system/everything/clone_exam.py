@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from snapkv.cli import git_import
 from snapkv.cli.formats import counted
-from snapkv.cli.tour import filling, tour_store
+from snapkv.cli.tour import tour_store
 from snapkv.cli.tour.examiner import Examiner
 from system.everything.clone_sparked import Started, ask
 from system.everything.clones import Toured
@@ -21,12 +22,11 @@ from . import clone_archived
 
 def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | None = None) -> None:
     """Fill a store with one clone in a folder, and ask all questions; add to the report."""
-    bytes_max = tour_store.REQUEST_BYTES_MAX
     with filled(toured, str(folder)) as (examiner, done):
-        asked = list(examiner.ask(done.ts, bytes_max))
+        asked = list(examiner.ask(done.ts))
         rows = {each.question: each.equal for each in asked if each.answers}
         before = len(examiner.report.mismatches)
-        compacted = clone_archived.ask(examiner, bytes_max)
+        compacted = clone_archived.ask(examiner)
         archive = f"with an archive, {counted(len(compacted), 'date')} compacted"
         rows[archive] = len(examiner.report.mismatches) == before
         if spark is not None:
@@ -42,17 +42,10 @@ def ask_clone(report: Report, toured: Toured, folder: Path, spark: Started | Non
 
 
 @contextmanager
-def filled(toured: Toured, path: str) -> Iterator[tuple[Examiner, filling.Imported]]:
+def filled(toured: Toured, path: str) -> Iterator[tuple[Examiner, git_import.Imported]]:
     """Fill a store in a folder or an etcd with one clone, as `snapkv tour` does."""
-    bytes_max = tour_store.request_bytes_default(path)
-    with tour_store.open_tour_store(path, request_bytes_max=bytes_max) as (store, clock):
-        done = filling.import_history(
-            store,
-            clock,
-            toured.clone,
-            toured.timeline,
-            path=path,
-            request_bytes_max=bytes_max,
-            on_commit=lambda done: None,
+    with tour_store.open_tour_store(path) as (store, clock):
+        done = git_import.import_history(
+            store, clock, toured.clone, toured.timeline, lambda done, total: None
         )
         yield Examiner(store, toured.clone, toured.timeline), done

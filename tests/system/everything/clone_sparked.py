@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from snapkv.cli.git_clone import SUBMODULE_MODE, TreeEntry, object_id
 from snapkv.cli.tour.examiner import AskedDate, Examiner, Mismatch
-from snapkv.cli.tour.git import SUBMODULE_MODE, TreeEntry, object_id
 from snapkv.errors import SnapKVError
 
 SHA1_DIGITS = 40

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from snapkv.cli.exits import AdvisedError
+from snapkv.cli.git_clone import Clone, GitChange, TreeEntry, _split, _text
+from snapkv.cli.git_import import GitTimeline
 from snapkv.cli.tour.examiner import AskedDate, choose_moments
-from snapkv.cli.tour.filling import GitTimeline
-from snapkv.cli.tour.git import Clone, GitChange, TourError, TreeEntry, _split, _text
 from snapkv.layout import WRITER_BYTES_MAX
 
 PATH_BYTES_MAX = 200
@@ -164,8 +165,9 @@ def authors(clone: Clone, a: bytes | None, b: bytes) -> dict[bytes, str]:
     asked += ["--format=%x01%an <%ae>", b.decode(), *([f"^{a.decode()}"] if a else [])]
     found: dict[bytes, str] = {}
     author, is_first = "", False
-    with clone._streaming(asked) as stream:
-        for field in _split(stream):
+    with clone.streaming(*asked) as process:
+        assert process.stdout is not None
+        for field in _split(process.stdout):
             if field.lstrip(b"\n").startswith(b"\x01"):
                 author, is_first = _text(field.lstrip(b"\n")[1:]), True
             elif field:  # a line end is before the first path of a commit
@@ -178,13 +180,13 @@ def clones_of(paths: Sequence[str], now_ms: int) -> list[Toured]:
     """Return the clones at some paths, each with a name of its own.
 
     Commits that are dated after `now_ms` move there: captures run on the machine's clock. Raises
-    `TourError`.
+    `AdvisedError`.
     """
     found: dict[str, Toured] = {}
     for path in paths:
         clone = Clone(path)
         if clone.git_dir in {each.clone.git_dir for each in found.values()}:
-            raise TourError(f"{path} is given twice", "Name each clone once.")
+            raise AdvisedError(f"{path} is given twice", "Name each clone once.")
         name = _free_name(os.path.basename(clone.root.rstrip("/")), found)
         timeline = GitTimeline.of(clone)
         times = [min(ms, now_ms) for ms in timeline.times_ms]

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from snapkv.base.waiting import monotonic, pause
-from snapkv.cli.exits import Exit
-from snapkv.cli.tour.git import TourError
+from snapkv.cli.exits import AdvisedError, Exit
 
 READY_S, LOOK_S, END_S = 30.0, 0.05, 10.0
 HOST = "127.0.0.1"
@@ -47,7 +46,7 @@ class LocalEtcd:
         return shlex.join(self.words)
 
     def __enter__(self) -> LocalEtcd:
-        """Start it, and wait until it answers. Raises `TourError`."""
+        """Start it, and wait until it answers. Raises `AdvisedError`."""
         log = self._folder / "etcd.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -61,7 +60,7 @@ class LocalEtcd:
         while not self._answers():
             if self._process.poll() is not None or monotonic() > deadline:
                 self.__exit__(None, None, None)
-                raise TourError(
+                raise AdvisedError(
                     f"etcd did not start; its log is {log}",
                     "The tour needs no etcd: --embedded",
                     Exit.LATER,

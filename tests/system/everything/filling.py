@@ -22,8 +22,8 @@ from typing import Any
 from cdcmeta.changes import ChangesDB
 from cdcmeta.generations import CdcLog, Generation, GenerationLog, Generations, Sharding
 from snapkv import ManualClock, Ops, SnapshotKV, SpaceOps
-from snapkv.cli.tour.filling import OVERHEAD_BYTES, note_of, too_large
-from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, GitCommit, TreeEntry
+from snapkv.cli.git_clone import SUBMODULE_MODE, BlobReader, GitCommit, TreeEntry
+from snapkv.cli.git_import import OVERHEAD_BYTES, note_of, too_large
 from snapkv.errors import CommitTooLargeError
 from system.everything.clones import History, Step, Toured, writer_of
 
@@ -82,7 +82,7 @@ class Filler:
         self._stack.close()
 
     def write(self, until: int) -> None:
-        """Write the steps up to a position. Raises `TourError` if one is too large."""
+        """Write the steps up to a position. Raises `AdvisedError` if one is too large."""
         while self.done < until:
             self._write(self.history.steps[self.done])
             self.done += 1

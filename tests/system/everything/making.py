@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from snapkv.cli.tour.git import GitError, environment
+from snapkv.cli.git_clone import GitError, environment
 
 START_S = 1_704_067_200
 """2024-01-01T00:00:00Z."""

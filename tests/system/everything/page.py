@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import snapkv
+from snapkv.cli.git_clone import TreeEntry
+from snapkv.cli.git_import import shown_oid
 from snapkv.cli.tour.examiner import AskedDate, content_name
-from snapkv.cli.tour.filling import shown_oid
-from snapkv.cli.tour.git import TreeEntry
 from snapkv.errors import MissingExtraError
 from system.everything.clones import History, authors, writer_of
 from system.everything.filling import GIT_COMMIT

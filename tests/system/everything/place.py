@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 import snapkv
-from snapkv.cli.exits import Exit
-from snapkv.cli.tour.git import TourError
-from snapkv.cli.tour.tour_store import ETCD_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX
+from snapkv.cli.exits import AdvisedError, Exit
+from snapkv.engine.etcd.options import REQUEST_BYTES_MAX as ETCD_REQUEST_BYTES_MAX
+from snapkv.engine.lmdb.engine import REQUEST_BYTES_MAX
 from snapkv.times import PHYSICAL_MS_MAX
 
 MARK = "made-by-make-tour-all"
@@ -95,13 +95,13 @@ class Place:
 def emptied(folder: Path) -> Path:
     """Return a folder without what an earlier tour left in it.
 
-    Raises `TourError`, and removes nothing, if it has anything that no tour made.
+    Raises `AdvisedError`, and removes nothing, if it has anything that no tour made.
     """
     if folder.exists():
         made = MADE if (folder / MARK).exists() else set()
         other = next((path for path in _files(folder) if path.name not in made), None)
         if other is not None:
-            raise TourError(
+            raise AdvisedError(
                 f"{other} is something that no tour made, and the tour leaves it alone",
                 "Name a folder that is new or holds an earlier tour: --into DIR",
                 Exit.NO_STORE,

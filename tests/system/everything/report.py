@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from snapkv.cli.git_clone import GitChange, TreeEntry
 from snapkv.cli.tour.examiner import AskedDate, TourReport, content_name
-from snapkv.cli.tour.git import GitChange, TreeEntry
 from system.everything.clone_sparked import content_id
 from system.everything.clones import History
 

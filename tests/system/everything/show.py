@@ -15,12 +15,11 @@ from rich.text import Text
 
 import snapkv
 from snapkv.base.waiting import perf_counter
-from snapkv.cli.exits import Exit
+from snapkv.cli.exits import AdvisedError, Exit
 from snapkv.cli.formats import counted
+from snapkv.cli.git_import import shown_oid
 from snapkv.cli.terminal import console as console_of
 from snapkv.cli.tour.examiner import AskedDate
-from snapkv.cli.tour.filling import shown_oid
-from snapkv.cli.tour.git import TourError
 from snapkv.cli.tour.show import say_left_out, say_verdict
 from snapkv.clock import SystemClock
 from system.everything.captures import Fleet
@@ -92,7 +91,7 @@ def run_tour(paths: Sequence[str], into: str, *, embedded: bool, spark: bool) ->
     console = plain_console()
     try:
         report = Tour(console, into, embedded=embedded, spark=spark).run(paths)
-    except TourError as e:
+    except AdvisedError as e:
         sys.stderr.write(f"tour: {e.message}\n{e.advice}\n")
         return e.code
     except KeyboardInterrupt:
@@ -115,7 +114,7 @@ class Tour:
     def run(self, paths: Sequence[str]) -> Report:
         """Tour the clones, or three small ones that it makes; return the answers.
 
-        Raises `TourError`, and `MissingExtraError` without the extra `archive`.
+        Raises `AdvisedError`, and `MissingExtraError` without the extra `archive`.
         """
         import snapkv.archive.rows  # noqa: F401, without it each capture would fail
 

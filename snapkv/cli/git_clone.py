@@ -1,7 +1,8 @@
-"""Git, as far as the tour needs it: a clone, its first-parent history, its contents, its trees.
+"""The `git` program: a repository, and a clone with its first-parent history and contents.
 
 A `Clone` is found once and pinned to the commit that HEAD names then. Everything is asked of the
-`git` program; no other module starts it. Paths, here and in the store's space `git`, are bytes.
+`git` program; no other module of the product starts it. Paths, here and in the store's space
+`git`, are bytes.
 
 Where git's configuration could change an answer (how merges are shown, renames, the first commit),
 options on git's command line override it.
@@ -22,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.exits import AdvisedError
 from snapkv.errors import CommitTooLargeError
 
 READ_BYTES = 1 << 20
@@ -37,19 +38,11 @@ _OF_A_HOOK = re.compile(
     "GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|"
     "NAMESPACE|PREFIX|LITERAL_PATHSPECS)"
 )
-"""The variables that a hook has for its own clone; the tour gets a path instead."""
+"""The variables that a hook has for its own clone; commands get a path instead."""
 
 
-class TourError(CommandError):
-    """The tour cannot continue: `message` says why, `advice` what to do about it."""
-
-    def __init__(self, message: str, advice: str, code: Exit = Exit.USAGE) -> None:
-        super().__init__(f"{message}. {advice}", code)
-        self.message, self.advice = message, advice
-
-
-class GitError(TourError):
-    """Git ended with an error that the tour did not expect; `stderr` is its output."""
+class GitError(AdvisedError):
+    """Git ended with an unexpected error; `stderr` is its output."""
 
     def __init__(self, words: Sequence[str], code: int, stderr: bytes) -> None:
         self.stderr = stderr.decode(errors="replace").strip()
@@ -98,49 +91,95 @@ class GitCommit(NamedTuple):
     changes: list[GitChange]
 
 
-class Clone:
-    """A clone of a repository, at the commit that its HEAD named when it was found."""
+class Repository:
+    """A git repository, of which everything is asked through the `git` program."""
 
     def __init__(self, given: str) -> None:
-        """Find the clone that contains `given`; raise `TourError` if it cannot be toured."""
+        """Find the repository that contains `given`; raise `AdvisedError` if there is none."""
         self.given = given
         if not Path(given).is_dir():
             what = "is not a folder" if os.path.lexists(given) else "does not exist"
-            raise TourError(f"{given} {what}", "Give the path of a git clone: snapkv tour PATH")
+            raise AdvisedError(f"{given} {what}", "Name the folder of a git clone")
         try:
-            found = self._ask("rev-parse", "--is-bare-repository", "--absolute-git-dir")
+            found = self.ask("rev-parse", "--is-bare-repository", "--absolute-git-dir")
         except GitError as e:
             if "not a git repository" not in e.stderr:
                 raise
-            raise TourError(
-                f"{given} is not in a git clone",
-                "The tour reads git history. Go into a clone, or name one: snapkv tour PATH",
-            ) from e
+            raise AdvisedError(f"{given} is not in a git clone", "Name the folder of one") from e
         bare, _, git_dir = found.decode(errors="surrogateescape").partition("\n")
         self.git_dir, self.bare = git_dir.removesuffix("\n"), bare == "true"
-        self.head = self._checked_head()
 
-    def _checked_head(self) -> bytes:
-        """Return the newest commit; raise `TourError` if there is none, or not all of its past."""
+    def call(self, *words: str, ok: Sequence[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
+        """Run git to its end; raise `GitError` for a code that is not `ok`."""
+        command = ["git", "-C", self.given, *words]
         try:
-            head = self._ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}").strip()
+            done = subprocess.run(command, capture_output=True, env=environment(), check=False)  # noqa: S603, the words are ours
+        except FileNotFoundError as e:
+            raise AdvisedError(
+                "git is not installed, or not on the PATH", "Install git, then run this again."
+            ) from e
+        if done.returncode not in ok:
+            raise GitError(words, done.returncode, done.stderr)
+        return done
+
+    def ask(self, *words: str, ok: Sequence[int] = (0,)) -> bytes:
+        """Return what git writes."""
+        return self.call(*words, ok=ok).stdout
+
+    @contextmanager
+    def running(self, words: Sequence[str], **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """Start git with its output as a stream; end it with the block."""
+        command = ["git", "-C", self.given, *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), **streams)  # noqa: S603, the words are ours
+        try:
+            yield process
+        finally:
+            process.terminate()  # first: the end of its input is not the end of a stream
+            for stream in filter(None, (process.stdin, process.stdout)):
+                with suppress(BrokenPipeError):
+                    stream.close()
+            process.wait()
+
+    @contextmanager
+    def streaming(self, *words: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """Start git with its output as a stream; raise `GitError` if it fails."""
+        with (
+            tempfile.TemporaryFile() as complaints,
+            self.running(words, stderr=complaints, **streams) as process,
+        ):
+            with suppress(BrokenPipeError):  # git has ended, and its code says how
+                yield process
+                if process.stdin:
+                    process.stdin.close()
+            if process.wait():
+                complaints.seek(0)
+                raise GitError(words, process.returncode, complaints.read())
+
+
+class Clone(Repository):
+    """A clone of a repository, at the commit that its HEAD named when it was found."""
+
+    def __init__(self, given: str) -> None:
+        """Find the clone that contains `given`; `AdvisedError` if its past is not complete."""
+        super().__init__(given)
+        try:
+            self.head = self.ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}").strip()
         except GitError as e:
-            raise TourError(
+            raise AdvisedError(
                 f"{self.given} has no commits yet", "Commit something, or name another clone."
             ) from e
-        if self._ask("rev-parse", "--is-shallow-repository").strip() == b"true":
+        if self.ask("rev-parse", "--is-shallow-repository").strip() == b"true":
             path = shlex.quote(self.given)
-            raise TourError(
+            raise AdvisedError(
                 f"{self.given} is a shallow clone: the older part of its history is not here",
-                f"Fetch it, then run the tour again: git -C {path} fetch --unshallow",
+                f"Fetch it, then run this again: git -C {path} fetch --unshallow",
             )
         promised = r"^(extensions\.partialclone|remote\..*\.promisor)$"
-        if self._ask("config", "--get-regexp", promised, ok=(0, 1)):
-            raise TourError(
+        if self.ask("config", "--get-regexp", promised, ok=(0, 1)):
+            raise AdvisedError(
                 f"{self.given} is a partial clone: contents of older files are not here",
-                "Make a full clone (git clone without --filter) and name it: snapkv tour PATH",
+                "Make a full clone (git clone without --filter) and name it",
             )
-        return head
 
     @cached_property
     def root(self) -> str:
@@ -148,7 +187,7 @@ class Clone:
         if self.bare:
             return self.git_dir
         try:
-            top = self._ask("rev-parse", "--show-toplevel")
+            top = self.ask("rev-parse", "--show-toplevel")
         except GitError:  # inside the git directory itself
             return self.git_dir
         return top.decode(errors="surrogateescape").removesuffix("\n")
@@ -158,28 +197,29 @@ class Clone:
         if self.root == self.git_dir:
             return False
         asked = ("-C", self.root, "check-ignore", "--quiet", f"{name}/")
-        return self._call(*asked, ok=(0, 1)).returncode == 0
+        return self.call(*asked, ok=(0, 1)).returncode == 0
 
     # --- history ---
 
     def timeline(self) -> list[tuple[bytes, int]]:
         """Return (commit, its time in seconds) of the first-parent history, oldest first."""
         asked = ("log", "--first-parent", "--reverse", "--no-show-signature", "--format=%H %ct")
-        lines = self._ask(*asked, self.head.decode()).split(b"\n")
+        lines = self.ask(*asked, self.head.decode()).split(b"\n")
         return [
             (oid, int(time)) for oid, _, time in (line.partition(b" ") for line in lines) if oid
         ]
 
-    def history(self, after: bytes | None) -> Generator[GitCommit]:
-        """Yield the first-parent history after a commit (None: all of it), oldest first."""
+    def history(self, after: bytes | None, prefix: bytes = b"") -> Generator[GitCommit]:
+        """Yield the first-parent history after a commit (None: all), with a prefix before paths."""
         header = "--format=%x01%H%x00%an <%ae>%x00%s"
         asked = ["-c", "log.showRoot=true", "-c", "log.diffMerges=first-parent", "log"]
         asked += ["--first-parent", "-m", "--reverse", "--raw", "-z", "--no-abbrev", "--no-renames"]
         asked += ["--ignore-submodules=none", "--no-show-signature", "--no-color", "--no-relative"]
         asked += ["--encoding=UTF-8", header, self.head.decode()]
         asked += [f"^{after.decode()}"] if after else []
-        with self._streaming(asked) as stream:
-            yield from _commits(_split(stream))
+        with self.streaming(*asked) as process:
+            assert process.stdout is not None
+            yield from _commits(_split(process.stdout), prefix)
 
     # --- trees ---
 
@@ -187,7 +227,7 @@ class Clone:
         """Return the entries of `git ls-tree -r` for a commit."""
         asked = ("ls-tree", "-r", "-z", "--full-tree", commit.decode())
         tree: Tree = {}
-        for row in self._ask(*asked).split(b"\0")[:-1]:
+        for row in self.ask(*asked).split(b"\0")[:-1]:
             words, _, path = row.partition(b"\t")
             mode, _, oid = words.split(b" ")
             tree[path] = TreeEntry(mode, oid)
@@ -197,7 +237,7 @@ class Clone:
         """Return the differences of `git diff-tree` between two commits."""
         asked = ["diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--full-index"]
         asked += ["--ignore-submodules=none", "--no-relative", a.decode(), b.decode()]
-        fields = self._ask(*asked).split(b"\0")[:-1]
+        fields = self.ask(*asked).split(b"\0")[:-1]
         return [_change(record, path) for record, path in zip(*[iter(fields)] * 2, strict=True)]
 
     # --- contents ---
@@ -207,54 +247,10 @@ class Clone:
         """Return a reader of blobs; it is one process of git for all of them."""
         words = ("cat-file", "--batch")
         streams = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL, "bufsize": READ_BYTES}
-        with self._running(words, **streams) as process:
+        with self.running(words, **streams) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             yield BlobReader(process.stdin, process.stdout)
-
-    # --- how git is called ---
-
-    def _call(self, *words: str, ok: Sequence[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
-        command = ["git", "-C", self.given, *words]
-        try:
-            done = subprocess.run(command, capture_output=True, env=environment(), check=False)  # noqa: S603, the words are ours
-        except FileNotFoundError as e:
-            raise TourError(
-                "git is not installed, or not on the PATH", "Install git, then run the tour again."
-            ) from e
-        if done.returncode not in ok:
-            raise GitError(words, done.returncode, done.stderr)
-        return done
-
-    def _ask(self, *words: str, ok: Sequence[int] = (0,)) -> bytes:
-        return self._call(*words, ok=ok).stdout
-
-    @contextmanager
-    def _running(self, words: Sequence[str], **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
-        """Start git with its output as a stream; end it with the block."""
-        command = ["git", "-C", self.given, *words]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), **streams)  # noqa: S603, the words are ours
-        try:
-            yield process
-        finally:
-            for stream in filter(None, (process.stdin, process.stdout)):
-                with suppress(BrokenPipeError):
-                    stream.close()
-            process.terminate()
-            process.wait()
-
-    @contextmanager
-    def _streaming(self, words: Sequence[str]) -> Iterator[IO[bytes]]:
-        """Start git and yield its output as a stream; raise `GitError` if it fails."""
-        with (
-            tempfile.TemporaryFile() as complaints,
-            self._running(words, stderr=complaints) as process,
-        ):
-            assert process.stdout is not None
-            yield process.stdout
-            if process.wait():
-                complaints.seek(0)
-                raise GitError(words, process.returncode, complaints.read())
 
 
 class BlobReader:
@@ -289,7 +285,7 @@ class BlobReader:
         words = self._answers.readline().split()
         if len(words) != 3 or words[1] != b"blob":
             said = b" ".join(words).decode(errors="replace") or "nothing"
-            raise TourError(
+            raise AdvisedError(
                 f"git has no content for the object {oid.decode()} (it says: {said})",
                 "The clone seems damaged: git fsck shows more.",
             )
@@ -328,7 +324,7 @@ def _split(stream: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _commits(fields: Iterator[bytes]) -> Iterator[GitCommit]:
+def _commits(fields: Iterator[bytes], prefix: bytes) -> Iterator[GitCommit]:
     r"""Yield the commits of `git log --raw -z`: a header (01), then changes (`:`) with paths."""
     commit: GitCommit | None = None
     for field in fields:
@@ -339,7 +335,7 @@ def _commits(fields: Iterator[bytes]) -> Iterator[GitCommit]:
             commit = GitCommit(field[1:], _text(next(fields)), _text(next(fields)), [])
         elif field.startswith(b":"):
             assert commit is not None
-            commit.changes.append(_change(field, next(fields)))
+            commit.changes.append(_change(field, prefix + next(fields)))
     if commit is not None:
         yield commit
 

@@ -7,7 +7,8 @@ The store's keys, at each moment:
     space `git`, key `tree/<path>`    `<mode> <type> <object id>`, as `git ls-tree` writes it
     space `git`, key `commit`         the id of the git commit that this moment shows
 
-A path that is not valid UTF-8, or too long for a key of the engine, is left out of all of these.
+With a prefix, paths and `commit` have it. A path that is not valid UTF-8, or too long for a key of
+the engine, is left out of all of these.
 
 Times come from git's commits, made non-decreasing by a running maximum: a commit dated before
 its parent moves up to the parent's time. Commits of one second keep their order.
@@ -18,18 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import snapkv
 from snapkv.base.waiting import perf_counter
-from snapkv.cli.exits import Exit
-from snapkv.cli.tour.git import SUBMODULE_MODE, BlobReader, Clone, GitCommit, TourError
-from snapkv.cli.tour.tour_store import COMMIT_KEY, SPACE, imported_last
+from snapkv.cli.exits import AdvisedError, Exit
+from snapkv.cli.git_clone import SUBMODULE_MODE, BlobReader, Clone, GitCommit
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import CommitTooLargeError, ConflictError
 from snapkv.layout import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout
-from snapkv.model import Guard
 from snapkv.times import PHYSICAL_MS_MAX, physical_ms
 
+SPACE = "git"
+COMMIT_KEY = b"commit"
 TREE_PREFIX = b"tree/"
 PATH_BYTES_MAX = KEY_BYTES_MAX - len(Layout("default").space(SPACE).prefix + TREE_PREFIX)
 OID_SHOWN = 8
@@ -73,6 +75,26 @@ class Imported:
     """Paths that cannot be keys."""
 
 
+def clock_options(clock: snapkv.ManualClock | None = None) -> dict[str, Any]:
+    """Return the options with which a store opens whose times are git's, not the machine's."""
+    clock = clock or snapkv.ManualClock(PHYSICAL_MS_MAX)
+    return {"clock": clock, "max_clock_skew": PHYSICAL_MS_MAX // 1_000}
+
+
+def imported_last(store: snapkv.SnapshotKV, key: bytes = COMMIT_KEY) -> bytes | None:
+    """Return the git commit that the store shows, None if it is new.
+
+    Raises `AdvisedError` for a store that has something else.
+    """
+    now = store.at()
+    last = store.space(SPACE).at(revision=now.revision).get(key)
+    if last is None and (now.count() or store.info()["commits"]):
+        message = f"no git history was imported into {store.reader.url} with this prefix"
+        advice = "Name a new store, or one that holds an import of this history: --store DIR"
+        raise AdvisedError(message, advice, Exit.CONFLICT)
+    return last
+
+
 # --- the import ----------------------------------------------------------------------------
 
 
@@ -81,37 +103,37 @@ def import_history(
     clock: snapkv.ManualClock,
     clone: Clone,
     timeline: GitTimeline,
+    on_commit: Callable[[int, int], None],
     *,
-    path: str,
-    request_bytes_max: int,
-    on_commit: Callable[[int], None],
+    prefix: str = "",
+    undo: bool = True,
 ) -> Imported:
-    """Bring the store from its newest commit to HEAD; `on_commit` gets the number of commits done.
+    """Bring the store from its newest commit to HEAD; `on_commit` gets how many are done, and all.
 
-    Continues an import that was interrupted. First undoes, in one commit, what other writers
-    committed to the store since the last tour.
+    Continues an import that was interrupted. What other writers committed to the store since the
+    last one is first undone, in one commit, or without `undo` an error.
     """
-    done = Imported()
-    last = imported_last(store, path)
-    guard: Guard = snapkv.Absent(COMMIT_KEY)
+    done, stamp_key = Imported(), COMMIT_KEY + prefix.encode()
+    last = imported_last(store, stamp_key)
+    guard: Any = snapkv.Absent(stamp_key)
     if last is not None:
-        entry = store.space(SPACE).at().entry(COMMIT_KEY)
-        guard = snapkv.AtRevision(COMMIT_KEY, entry.revision)
-        done.before = _position(timeline, last, path) + 1
+        entry = store.space(SPACE).at().entry(stamp_key)
+        guard = snapkv.AtRevision(stamp_key, entry.revision)
+        done.before = _position(timeline, last, store) + 1
         done.ts = store.at(revision=entry.revision).timestamp
-        _settle(store, clock, timeline, done, path)
+        _settle(store, clock, timeline, done, undo)
     started = perf_counter()
-    on_commit(done.before)
+    on_commit(done.before, len(timeline.oids))
     with clone.contents() as contents:
         at = done.before
-        for commit in clone.history(last) if at < len(timeline.oids) else ():
+        for commit in clone.history(last, prefix.encode()) if at < len(timeline.oids) else ():
             assert commit.oid == timeline.oids[at]
             clock.set(timeline.times_ms[at])
             done.left_out |= {c.path for c in commit.changes if key_of(c.path) is None}
-            saved = _save(store, contents, commit, guard, request_bytes_max)
-            done.ts, guard = saved.ts, snapkv.AtRevision(COMMIT_KEY, saved.revision)
+            saved = _save(store, contents, commit, guard)
+            done.ts, guard = saved.ts, snapkv.AtRevision(stamp_key, saved.revision)
             at += 1
-            on_commit(at)
+            on_commit(at, len(timeline.oids))
     clock.set(timeline.times_ms[-1])
     done.commits, done.seconds = at - done.before, perf_counter() - started
     return done
@@ -129,14 +151,14 @@ def key_of(path: bytes) -> str | None:
         return None
 
 
-def _position(timeline: GitTimeline, last: bytes, path: str) -> int:
+def _position(timeline: GitTimeline, last: bytes, store: snapkv.SnapshotKV) -> int:
     try:
         return timeline.oids.index(last)
     except ValueError:
-        raise TourError(
-            f"the store in {path} ends with commit {shown_oid(last)}, which is not in the "
+        raise AdvisedError(
+            f"{store.reader.url} ends with commit {shown_oid(last)}, which is not in the "
             "first-parent history of HEAD: another branch or clone, or history was rewritten",
-            "Make a new store with --again, or give this clone its own: --store DIR",
+            "Give this clone a store of its own with --store; a tour makes a new one with --again",
             Exit.CONFLICT,
         ) from None
 
@@ -146,16 +168,17 @@ def _settle(
     clock: snapkv.ManualClock,
     timeline: GitTimeline,
     done: Imported,
-    path: str,
+    undo: bool,
 ) -> None:
     """Restore the state that the last tour left, and check that git's next commit can follow."""
     newest = store.resolved()
     newest_ms = physical_ms(newest)
-    if done.before < len(timeline.oids) and newest_ms > timeline.times_ms[done.before]:
-        raise TourError(
-            f"the store in {path} was changed at {snapkv.format_time(newest)}, after the "
-            "time of git's next commit: that commit cannot get its own time any more",
-            "Make a new store: --again",
+    late = done.before < len(timeline.oids) and newest_ms > timeline.times_ms[done.before]
+    if late or (not undo and newest != done.ts):
+        raise AdvisedError(
+            f"{store.reader.url} was changed at {snapkv.format_time(newest)}, after its last "
+            "import: git's next commit cannot follow any more",
+            "Make a new store (of a tour: --again)",
             Exit.CONFLICT,
         )
     clock.set(newest_ms)
@@ -165,18 +188,19 @@ def _settle(
     try:
         store.restore(done.ts, note="tour: take back what was changed since the last one")
     except CommitTooLargeError as e:
-        raise TourError(
-            f"the changes to {path} since the last tour cannot be undone: {e}",
+        raise AdvisedError(
+            f"the changes to {store.reader.url} since the last tour cannot be undone: {e}",
             f"Make a new store with --again, or allow more: --request-bytes-max {e.size}",
         ) from e
 
 
 def _save(
-    store: snapkv.SnapshotKV, contents: BlobReader, commit: GitCommit, guard: Guard, bytes_max: int
+    store: snapkv.SnapshotKV, contents: BlobReader, commit: GitCommit, guard: Any
 ) -> snapkv.Commit:
-    """Commit contents, tree lines and id; guarded, so that two tours cannot both write a commit."""
+    """Commit contents, tree lines and id; guarded: no two imports write the same commit."""
+    most = store.reader.engine.limits.request_bytes
     overhead = OVERHEAD_BYTES * (len(commit.changes) + 4)  # 4: note and stamp
-    lines, oids = {COMMIT_KEY: commit.oid}, dict[str, bytes]()
+    lines, oids = {guard.key: commit.oid}, dict[str, bytes]()
     values, gone = dict[str, bytes](), list[bytes]()
     for change in commit.changes:
         if (key := key_of(change.path)) is None:
@@ -189,7 +213,7 @@ def _save(
             to = values if change.after.mode == SUBMODULE_MODE else oids
             to[key] = change.after.oid
     try:
-        values |= zip(oids, contents.read([*oids.values()], bytes_max, overhead), strict=True)
+        values |= zip(oids, contents.read([*oids.values()], most, overhead), strict=True)
         deletes = [TREE_PREFIX + path for path in gone]
         tree = snapkv.SpaceOps(puts=lines, deletes=deletes, guards=(guard,))
         removed = [path.decode() for path in gone]
@@ -199,8 +223,8 @@ def _save(
     except CommitTooLargeError as e:
         raise too_large(commit, e.size, e.limit) from e
     except ConflictError as e:
-        raise TourError(
-            "another tour writes to this store at the same time",
+        raise AdvisedError(
+            "another import writes to this store at the same time",
             "Let it finish, then run this one again.",
             Exit.CONFLICT,
         ) from e
@@ -221,12 +245,12 @@ def shown_oid(oid: bytes) -> str:
     return oid[:OID_SHOWN].decode()
 
 
-def too_large(commit: GitCommit, size: int, limit: int) -> TourError:
+def too_large(commit: GitCommit, size: int, limit: int) -> AdvisedError:
     """Return the error of a commit that is too large for one transaction."""
     mib = -(-size // (1 << 20))
-    return TourError(
+    return AdvisedError(
         f"git commit {shown_oid(commit.oid)} ({commit.subject[:60]}) is too large for one "
         f"transaction: it needs up to {size:,} bytes, {limit:,} are allowed",
-        "A commit is never split. Allow more, and the tour continues from there: "
+        "A commit is never split. Allow more, and it continues from there; of a tour: "
         f"--request-bytes-max {mib << 20} (etcd's --max-request-bytes must be as large)",
     )
