@@ -39,7 +39,7 @@ MEANINGS = {
     Exit.NO_STORE: "no usable store: missing, foreign, damaged, too new, read-only, denied",
     Exit.UNKNOWN: "unknown yet whether the commit happened",
     Exit.LATER: "failed for now: busy, unavailable, timed out, disk full, clock off, members of a "
-    "fleet behind",
+    "fleet behind, a commit that watch cannot deliver",
     Exit.OUTPUT: "the output could not be written; the command may have succeeded",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
     Exit.PIPE_CLOSED: "the reader of the output ended",

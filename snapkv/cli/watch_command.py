@@ -1,18 +1,28 @@
-"""The command watch: commits and their changes as they happen."""
+"""The command watch: commits and their changes as they happen, printed or delivered."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import groupby, islice
-from typing import Annotated
+from subprocess import PIPE, Popen
+from typing import Annotated, TypeAlias
+from urllib.parse import urlsplit
 
+from snapkv.base.files import FilePath, readable, written
+from snapkv.base.waiting import pause
 from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
-from snapkv.cli.formats import Json, change_json, commit_json, written_change_json
+from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
+from snapkv.cli.formats import Json, change_json, commit_json, json_line, written_change_json
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.named_keys import common, prefixes_in
 from snapkv.cli.store_options import (
@@ -24,12 +34,25 @@ from snapkv.cli.store_options import (
     seconds,
     takes,
 )
-from snapkv.cli.terminal import Part
-from snapkv.errors import CompactedError, HistoryGapError
+from snapkv.cli.terminal import report_warning
+from snapkv.errors import CompactedError, HistoryGapError, InvalidFileError, StoreRecreatedError
 from snapkv.model import Change, Changes, Difference
 from snapkv.reading.log import values_before
-from snapkv.reading.observed_prefix import Observed
-from snapkv.store.store import SnapshotKV
+from snapkv.reading.watches import Watch
+from snapkv.store.open import Keys
+
+ValuesBefore: TypeAlias = Callable[[list[Change[str]]], Sequence[bytes | None] | None]
+
+TRIES = 7
+"""The most tries to deliver a commit."""
+WAIT_S = 0.5
+"""The wait after the first try, in seconds; each further wait is twice as long."""
+ANSWER_S = 10.0
+"""The longest that a try waits for a webhook, in seconds."""
+QUIET_S = 60.0
+"""The time without a change, in seconds, after which a watch writes its position."""
+_KEPT_BYTES_MAX = 64 << 20
+_POSITION = re.compile(r"([\da-f]+) (\d{1,19})\n")
 
 WatchSinceOption = Annotated[
     str | None, option("--since TIME", "Begin after this time; else after now.")
@@ -50,40 +73,68 @@ def watch(
     count: CountOption = None,
     patch: PatchOption = False,
     timeout: IdleOption = None,
+    exec: Annotated[str | None, option("--exec CMD", "Run it with each commit's JSON.")] = None,
+    webhook: Annotated[str | None, option("--webhook URL", "POST each commit's JSON.")] = None,
+    state: Annotated[str | None, option("--state FILE", "Begin after the commit in it.")] = None,
 ) -> None:
-    """Print commits and their changes as they happen, until Ctrl-C.
+    """Print commits and their changes as they happen, until Ctrl-C or SIGTERM.
 
     + added, - removed, ~ changed, on one line each; --patch prints them as diff does. With
     --observe, all writes that a tick stamps come at once, each with its own revision. Only commits
     of the ticking store have a writer. Commits in which only ignored paths differ are left out, and
-    counted on the error stream in the end.
+    counted on the error stream in the end. --exec and --webhook take the place of printing: what
+    fails is tried again, and after the last try the watch ends. --state writes the position to the
+    file after each commit, and goes on there.
     """
+    if webhook is not None and (exec or not webhook.startswith(("http://", "https://"))):
+        raise CommandError("--webhook takes http://HOST/PATH or https://..., without --exec")
+    attempt = partial(_post, webhook) if webhook else exec and partial(_run, exec)
     after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
-    with options.readable() as kv:
+    with sigterm_as_interrupt(), options.readable() as kv:
         prefixes = prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
-        until = seconds(timeout)
-        with kv.watch(common(prefixes) or None, settled(kv, after), timeout=until) as changes:
+        until, store_id = seconds(timeout), kv.reader.format.store_id.hex()
+        at, wait = _position_in(state, store_id, kv), QUIET_S if until is None else until
+
+        def keep(timestamp: int) -> None:
+            keep_in(state, f"{store_id} {timestamp}\n")
+
+        start = settled(kv, after) if at is None else at
+        with kv.watch(common(prefixes) or None, start, timeout=wait) as changes:
+            keep(kv.reader.timeline.at(changes.timestamp).mark.timestamp)
             before_of = partial(_values_before, kv)
-            shown = (without_ignored(renderer, each, before_of, prefixes) for each in changes)
+            found_in = _followed(changes, keep, ends=until is not None)
+            shown = (without_ignored(renderer, each, before_of, prefixes) for each in found_in)
             try:
                 for found in islice(filter(None, shown), count):
-                    if out.structured:
-                        form = change_json if not options.observe else written_change_json
+                    if attempt or out.structured:
                         before = before_of(found.changes) if patch else None
-                        out.record(changes_json(renderer, found, form, before))
+                        fields = changes_json(renderer, found, before, writes=bool(options.observe))
+                        (partial(_deliver, attempt) if attempt else out.record)(fields)
                     else:
                         write_changes(out, renderer, found, before_of)
                     sys.stdout.flush()
+                    keep(changes.timestamp)
             finally:
                 renderer.report_ignored()
 
 
+def _followed(
+    changes: Watch[str, bytes], keep: Callable[[int], None], *, ends: bool
+) -> Iterator[Changes[str]]:
+    """Yield what a watch returns, until a time without changes if it `ends`.
+
+    After such a time it keeps the position: compaction would pass that of a quiet prefix.
+    """
+    while True:
+        yield from changes
+        keep(changes.timestamp)
+        if ends:
+            return
+
+
 def without_ignored(
-    renderer: Renderer,
-    found: Changes[str],
-    values_before: Callable[[list[Change[str]]], Sequence[bytes | None] | None],
-    prefixes: tuple[str, ...],
+    renderer: Renderer, found: Changes[str], values_before: ValuesBefore, prefixes: tuple[str, ...]
 ) -> Changes[str] | None:
     """Return the changes of a time to keys with prefixes, None without any.
 
@@ -93,98 +144,143 @@ def without_ignored(
     kept: list[Change[str]] = []
     for commit, group in groupby(found.changes, key=lambda change: change.commit):
         changes = [change for change in group if change.key.startswith(prefixes)]
-        if (
-            changes
-            and commit.note is None
-            and commit.meta is None
-            and _may_be_ignored(renderer, changes)
-        ):
-            before = values_before(changes)
-            if before is not None and _are_ignored(renderer, changes, before):
-                renderer.commits_ignored += 1
-                continue
+        says_nothing = commit.note is None and commit.meta is None
+        if changes and says_nothing and _are_ignored(renderer, changes, values_before):
+            renderer.commits_ignored += 1
+            continue
         kept += changes
     return replace(found, changes=tuple(kept)) if kept else None
 
 
-def _may_be_ignored(renderer: Renderer, changes: Sequence[Change[str]]) -> bool:
-    paths = renderer.ignored_paths
-    return all(
-        each.value is not None and paths.may_ignore(each.value) and paths.shows(each.key)
-        for each in changes
-    )
-
-
 def _are_ignored(
-    renderer: Renderer, changes: Sequence[Change[str]], before: Sequence[bytes | None]
+    renderer: Renderer, changes: list[Change[str]], values_before: ValuesBefore
 ) -> bool:
-    pairs = zip(changes, before, strict=True)
-    return all(
-        value is not None
-        and change.value is not None
-        and renderer.ignored_paths.ignores(value, change.value)
-        for change, value in pairs
+    paths = renderer.ignored_paths
+    if not all(paths.may_ignore(each.value or b"") and paths.shows(each.key) for each in changes):
+        return False
+    before = values_before(changes)
+    return before is not None and all(
+        value is not None and paths.ignores(value, change.value or b"")
+        for value, change in zip(before, changes, strict=True)
     )
 
 
 def changes_json(
-    renderer: Renderer,
-    found: Changes[str],
-    form: Callable[[Change[str]], Json],
-    before: Sequence[bytes | None] | None,
+    renderer: Renderer, found: Changes[str], before: Sequence[bytes | None] | None, *, writes: bool
 ) -> Json:
-    """Return a commit for programs, its changes in a form; with `before` with both values."""
-    changes = []
-    for number, change in enumerate(found.changes):
-        value = renderer.value_json(change.key, change.value)
-        both = {}
+    """Return a commit for programs, with `before` both values; of observed `writes` each write."""
+    changes, form = [], written_change_json if writes else change_json
+    for number, each in enumerate(found.changes):
+        row = {**form(each), "value": renderer.value_json(each.key, each.value)}
         if before is not None:
-            both = {"before": renderer.value_json(change.key, before[number]), "after": value}
-        changes.append({**form(change), "value": value, **both})
+            row |= {
+                "before": renderer.value_json(each.key, before[number]),
+                "after": row["value"],
+            }
+        changes.append(row)
     return {**commit_json(found.commit), "changes": changes}
 
 
-def _values_before(
-    kv: SnapshotKV | Observed[str], changes: Sequence[Change[str]]
-) -> list[bytes | None] | None:
+def _values_before(kv: Keys, changes: Sequence[Change[str]]) -> list[bytes | None] | None:
     """Return the values before changes; None if these were compacted."""
-    try:
+    with suppress(CompactedError, HistoryGapError):
         return values_before(kv, changes)
-    except (CompactedError, HistoryGapError):
-        return None
+    return None
 
 
 def write_changes(
-    out: Output,
-    renderer: Renderer,
-    found: Changes[str],
-    values_before: Callable[[list[Change[str]]], Sequence[bytes | None] | None],
+    out: Output, renderer: Renderer, found: Changes[str], values_before: ValuesBefore
 ) -> None:
-    """Write the commits of one time for people: of observed keys there may be several."""
+    """Write the commits of one time for people: of observed keys there may be several.
+
+    Their changes are below; `=` is before a value if the one before is unknown.
+    """
     in_order = sorted(found.changes, key=lambda change: change.commit.revision)
     for commit, group in groupby(in_order, key=lambda change: change.commit):
-        changes, columns = list(group), out.commit_columns(replace(commit, ts=found.commit.ts))
-        _write_commit(out, renderer, columns, changes, values_before(changes))
+        changes, in_front = list(group), out.commit_columns(replace(commit, ts=found.commit.ts))
+        before = values_before(changes)
+        if out.format == "text":
+            out.record({}, *in_front)
+        if before is not None:
+            pairs = zip(changes, before, strict=True)
+            differences = (Difference(change.key, value, change.value) for change, value in pairs)
+            renderer.write(out, differences, *in_front, indent="  ")
+            continue
+        for change in changes:
+            sign, style = ("-", "red") if change.value is None else ("=", "green")
+            value = "" if change.value is None else renderer.preview(change.key, change.value)
+            key = renderer.shown_key(change.key)
+            line = f"  {sign} {key}  {value}".rstrip()
+            out.record({}, *in_front, (sign, style), key, value, lines=[[(line, style)]])
 
 
-def _write_commit(
-    out: Output,
-    renderer: Renderer,
-    in_front: Sequence[Part | None],
-    changes: list[Change[str]],
-    before: Sequence[bytes | None] | None,
-) -> None:
-    """Write a commit, its changes below; `=` is before a value if the one before is unknown."""
-    if out.format == "text":
-        out.record({}, *in_front)
-    if before is not None:
-        pairs = zip(changes, before, strict=True)
-        differences = (Difference(change.key, value, change.value) for change, value in pairs)
-        renderer.write(out, differences, *in_front, indent="  ")
-        return
-    for change in changes:
-        sign, style = ("-", "red") if change.value is None else ("=", "green")
-        value = "" if change.value is None else renderer.preview(change.key, change.value)
-        key = renderer.shown_key(change.key)
-        line = f"  {sign} {key}  {value}".rstrip()
-        out.record({}, *in_front, (sign, style), key, value, lines=[[(line, style)]])
+# --- deliveries ---
+
+
+def _deliver(attempt: Callable[[bytes], None], fields: Json) -> None:
+    """Deliver a commit; an attempt raises `CommandError`, of `Exit.LATER` if it may be repeated."""
+    body, wait_s = f"{json_line(fields)}\n".encode(), WAIT_S
+    for left in reversed(range(TRIES)):
+        try:
+            return attempt(body)
+        except CommandError as e:
+            said = f"revision {fields['revision']} is not delivered: {e}"
+            if not left or e.code is not Exit.LATER:
+                raise CommandError(said, e.code) from e
+            report_warning(f"{said}; next of {left} tries in {wait_s:g} s")
+        pause(wait_s)
+        wait_s *= 2
+
+
+def _run(command: str, body: bytes) -> None:
+    """Run a command as `sh -c` does; what ends the watch ends its processes, too."""
+    with Popen(["/bin/sh", "-c", command], stdin=PIPE, start_new_session=True) as process:  # noqa: S603, the caller's own command
+        try:
+            process.communicate(body)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
+    if process.returncode:
+        raise CommandError(f"the command ended with code {process.returncode}", Exit.LATER)
+
+
+def _post(url: str, body: bytes) -> None:
+    """Post to a webhook. An error names its host only: the path is often a secret."""
+    parts = urlsplit(url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    path = parts._replace(scheme="", netloc="", fragment="").geturl()
+    try:
+        with closing(kind(parts.netloc, timeout=ANSWER_S)) as connection:
+            connection.request("POST", path or "/", body, {"Content-Type": "application/json"})
+            status = connection.getresponse().status
+    except (OSError, HTTPException) as e:
+        raise CommandError(f"no answer of {parts.netloc}: {e}", Exit.LATER) from e
+    if not 200 <= status < 300:
+        code = Exit.LATER if status >= 500 or status == 429 else Exit.USAGE
+        raise CommandError(f"{parts.netloc} answers {status}", code)
+
+
+def _position_in(path: str | None, store_id: str, kv: Keys) -> int | None:
+    """Return the time of the commit in a file, None without one; raise unless the store has it."""
+    if (text := kept_in(path)) is None:
+        return None
+    if (found := _POSITION.fullmatch(text)) is None:
+        raise InvalidFileError(f"{path} is not the state of a watch: delete it, or give another")
+    if found[1] != store_id or kv.reader.timeline.at(int(found[2])).mark.timestamp != int(found[2]):
+        raise StoreRecreatedError(f"{path} is of a commit that the store lacks: give another file")
+    return int(found[2])
+
+
+def kept_in(path: FilePath | None) -> str | None:
+    """Return the position that a watch has kept in a file; None without a file."""
+    if path is None or not os.path.exists(path):
+        return None
+    with readable(path) as file:
+        return file.read(_KEPT_BYTES_MAX).decode(errors="replace")
+
+
+def keep_in(path: FilePath | None, position: str) -> None:
+    """Replace a position in a file, if there is one, durably and as a whole."""
+    if path is not None:
+        with written(path) as file:
+            file.write(position.encode())

@@ -12,13 +12,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from snapkv.base.files import readable, written
 from snapkv.base.waiting import monotonic
 from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
-from snapkv.cli.formats import Json, change_json, time_json, written_change_json
+from snapkv.cli.formats import Json, time_json
 from snapkv.cli.moments import moment
 from snapkv.cli.named_keys import common, prefixes_in
 from snapkv.cli.store_options import (
@@ -36,13 +35,15 @@ from snapkv.cli.watch_command import (
     IdleOption,
     WatchSinceOption,
     changes_json,
+    keep_in,
+    kept_in,
     without_ignored,
     write_changes,
 )
 from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
 from snapkv.fleet.fleet_watch import FleetChanges, FleetWatch, Late
 from snapkv.fleet.member_link import SILENT
-from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
+from snapkv.fleet.token import decoded
 from snapkv.model import Change, Changes
 from snapkv.reading.log import values_before
 
@@ -67,11 +68,7 @@ def watch(
     patch: PatchOption = False,
     timeout: IdleOption = None,
     resume: Annotated[
-        Path | None,
-        option(
-            "--resume FILE",
-            "Go on where this file says, and keep it up to date; without it, make it.",
-        ),
+        Path | None, option("--resume FILE", "Go on where this file says, and keep it up to date.")
     ] = None,
 ) -> None:
     """Print what all members change, a whole timestamp at a time, until Ctrl-C or SIGTERM.
@@ -97,19 +94,15 @@ def watch(
             items = _until(changes, stop, idle_s)
             for _ in islice(filter(None, map(shows, items)), count):
                 sys.stdout.flush()
-                _keep(changes, resume)
-            _keep(changes, resume)  # how far it is without an item
+                keep_in(resume, changes.token)
+            keep_in(resume, changes.token)  # how far it is without an item
             renderer.report_ignored()
             report(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
 
 
 def _token_in(path: Path) -> str | None:
     """Return what a watch has kept in a file; None if the file is empty or does not exist."""
-    if not path.exists():
-        return None
-    with readable(path) as file:
-        token = file.read(TOKEN_CHARACTERS_MAX).decode(errors="replace")
-    if not token:
+    if not (token := kept_in(path)):
         return None
     try:
         decoded(token)
@@ -131,13 +124,6 @@ def _check_members(path: Path | None, token: str, open_fleet: OpenFleet) -> None
     report_names(
         sorted(chosen - kept), f"not followed, as {path} does not name them; give another file"
     )
-
-
-def _keep(changes: FleetWatch, path: Path | None) -> None:
-    """Write where the next watch goes on, after what was printed until now."""
-    if path is not None:
-        with written(path) as file:
-            file.write(changes.token.encode())
 
 
 def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[FleetChanges | Late]:
@@ -216,15 +202,12 @@ class _Shows:
         return bool(kept or not shown)
 
     def _shown(self, name: str, found: Changes[str]) -> Changes[str] | None:
-        before = partial(self._before, name)
-        return without_ignored(self._renderer, found, before, self._prefixes)
+        return without_ignored(self._renderer, found, partial(self._before, name), self._prefixes)
 
     def _json(self, name: str, found: Changes[str]) -> Json:
-        form = change_json
-        if self._open_fleet.fleet.member(name).prefix is not None:
-            form = written_change_json
+        writes = self._open_fleet.fleet.member(name).prefix is not None
         before = self._before(name, found.changes) if self._patch else None
-        said = changes_json(self._renderer, found, form, before)
+        said = changes_json(self._renderer, found, before, writes=writes)
         fields = {field: said[field] for field in said if field not in ("timestamp", "time")}
         return {"member": name, **fields}
 
