@@ -295,18 +295,16 @@ def _iso(ms: int) -> str:
 
 FORMS = "2026-01-31 14:05, 14:05, 3am, monday, 28 Nov 2026, 1h ago, rev:4, 2026-01-31T14:05:00Z"
 OFFSET_HOURS_MAX = 23
-_UNIT_NAMES = {
-    "ms": ("ms", "millisecond", "milliseconds"),
-    "seconds": ("s", "sec", "secs", "second", "seconds"),
-    "minutes": ("m", "min", "mins", "minute", "minutes"),
-    "hours": ("h", "hr", "hrs", "hour", "hours"),
-    "days": ("d", "day", "days"),
-    "weeks": ("w", "week", "weeks"),
-}
+_UNIT_NAMES = (
+    ("ms", "millisecond", "milliseconds"),
+    ("s", "sec", "secs", "second", "seconds"),
+    ("m", "min", "mins", "minute", "minutes"),
+    ("h", "hr", "hrs", "hour", "hours"),
+    ("d", "day", "days"),
+    ("w", "week", "weeks"),
+)
 _UNIT_SPANS = {
-    name: timedelta(**{"milliseconds" if unit == "ms" else unit: 1})
-    for unit, names in _UNIT_NAMES.items()
-    for name in names
+    name: timedelta(milliseconds=_UNIT_MS[names[0]]) for names in _UNIT_NAMES for name in names
 }
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*((?!ago\b)[a-z]+)\s*", re.ASCII)
 _TYPED = re.compile(rf"(?:now\s*(?=[+-]))?([+-]?)\s*((?:{_PART.pattern})+?)(ago)?", re.ASCII)
@@ -474,17 +472,14 @@ def _not_valid(text: str, why: str = "") -> InvalidTimeError:
 
 def _relative(text: str, match: re.Match[str], now: datetime) -> datetime:
     sign, amounts, ago = match[1], match[2], match[match.re.groups]
-    total = timedelta()
-    for amount, unit in _PART.findall(amounts.removesuffix("ago")):
-        if unit not in _UNIT_SPANS:
-            raise _not_valid(text, "units are ms, s, m, h, d and w")
-        try:
-            total += float(amount) * _UNIT_SPANS[unit]
-        except OverflowError:
-            raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text) from None
+    parts, total = _PART.findall(amounts.removesuffix("ago")), timedelta()
+    if any(unit not in _UNIT_SPANS for _, unit in parts):
+        raise _not_valid(text, "units are ms, s, m, h, d and w")
     if ago and sign:
         raise _not_valid(text, "a sign and 'ago' exclude each other")
     try:
+        for amount, unit in parts:
+            total += float(amount) * _UNIT_SPANS[unit]
         return _checked(now + total if sign == "+" else now - total, text)
     except OverflowError:
         raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text) from None

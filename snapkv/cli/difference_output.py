@@ -284,7 +284,7 @@ class Renderer:
     def ignores(self, key: str, before: bytes | None, after: bytes | None) -> bool:
         """Return whether only ignored paths differ between two values, and count it."""
         paths = self.ignored_paths
-        if before is None or after is None or not (paths.may_ignore(after) and paths.shows(key)):
+        if after is None or not (paths.may_ignore(after) and paths.shows(key)):
             return False
         ignored = paths.ignores(before, after)
         self.ignored += ignored

@@ -25,8 +25,8 @@ class Ignores(Protocol):
     def may_ignore(self, value: bytes) -> bool:
         """Return whether a change to this value may be one that does not count; cheap."""
 
-    def ignores(self, before: bytes, after: bytes) -> bool:
-        """Return whether the change does not count."""
+    def ignores(self, before: bytes | None, after: bytes | None) -> bool:
+        """Return whether the change does not count; to create or remove a key (None) does."""
 
     def shows(self, key: str) -> bool:
         """Return whether the values of a key may be looked at."""
@@ -101,7 +101,8 @@ class IgnoredCommits:
                 continue
             # all that this commit asked for, whatever is decided first
             whole = [next(read) if before is None else before for before in befores]
-            yield each, all(map(self._is_ignored, whole, each.touched))
+            afters = (touched.last.kv.value for touched in each.touched)
+            yield each, all(map(self._ignores.ignores, whole, afters))
 
     def _read(self) -> list[bytes | None]:
         asked, self._asked = self._asked, []
@@ -113,6 +114,3 @@ class IgnoredCommits:
             except CompactedError:
                 found += [None] * len(some)
         return found
-
-    def _is_ignored(self, before: bytes | None, touched: Touched) -> bool:
-        return before is not None and self._ignores.ignores(before, touched.last.kv.value)

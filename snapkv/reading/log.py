@@ -160,9 +160,8 @@ class _Reading:
             ranges = self._wanted.ranges()
             replayed = changed(self._core, ranges[0][0], ranges[-1][1], low, high)
             return self._logged(replayed if len(ranges) == 1 else map(self._chosen, replayed))
-        of_key = self._of_key if self._core.policy.at_head else self._of_observed_key
         found = merge(
-            *(of_key(key, low, high) for key in dict.fromkeys(self._keys)),
+            *(self._of_key(key, low, high) for key in dict.fromkeys(self._keys)),
             key=lambda each: each.mark.revision,
         )
         return map(_joined, (list(each) for _, each in groupby(found, lambda each: each.mark)))
@@ -178,9 +177,6 @@ class _Reading:
             is_tick = nothing and stamp.says_nothing
             yield Logged(mark, commit_of(mark, stamp), self._moved(mine), is_tick, is_ignored)
 
-    def _of_range(self, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
-        return self._logged(changed(self._core, start, end, low, high))
-
     def _chosen(self, found: CommitChanges) -> CommitChanges:
         """Return what a commit did to keys in the ranges."""
         mine = [each for each in found.touched if self._wanted.has(each.last.kv.key)]
@@ -194,22 +190,17 @@ class _Reading:
                 yield Logged(mark, _commit(mark, stamp), moved, is_ignored=is_ignored)
 
     def _marked(self, found: Iterable[CommitChanges]) -> Iterator[tuple[CommitChanges, bool]]:
-        marked: Iterator[tuple[CommitChanges, bool]] = ((each, False) for each in found)
-        if self._ignores is not None:
-            marked = IgnoredCommits(self._core, self._space, self._ignores).marked(found)
-        if self._text is None:
-            return marked
-        return gained_or_lost(self._core, self._space, self._text, marked)
-
-    def _of_observed_key(self, key: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
-        return self._of_range(key, key + b"\0", low, high)
+        return marked(self._core, self._space, found, self._ignores, self._text)
 
     def _moved(self, touched: Iterable[Touched]) -> tuple[Moved, ...]:
         return tuple(map(_moved, touched)) if self._details else ()
 
     def _of_key(self, key: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
-        """Yield the commits of a store that changed a key, from the key's own history."""
+        """Yield the commits that changed a key; of a store from the key's own history."""
         core, first = self._core, first_after(self._core, low)
+        if not core.policy.at_head:
+            yield from self._logged(changed(core, key, key + b"\0", low, high))
+            return
         events = events_of(core.engine, key, b"", first, high.revision)
         try:
             pages = iter(lambda: list(islice(events, EVENTS_MAX)), [])
@@ -230,6 +221,20 @@ class _Reading:
                     continue
                 found = later, timeline.stamp(later)
             yield CommitChanges(*found, [Touched(event, event)])
+
+
+def marked(
+    reader: Reader,
+    space: Keyspace,
+    found: Iterable[CommitChanges],
+    ignores: Ignores | None,
+    text: TextSearch | None,
+) -> Iterator[tuple[CommitChanges, bool]]:
+    """Yield commits, each with whether it is ignored; with a `text` as `gained_or_lost`."""
+    pairs: Iterator[tuple[CommitChanges, bool]] = ((each, False) for each in found)
+    if ignores is not None:
+        pairs = IgnoredCommits(reader, space, ignores).marked(found)
+    return pairs if text is None else gained_or_lost(reader, space, text, pairs)
 
 
 def gained_or_lost(

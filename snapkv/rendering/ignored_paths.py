@@ -64,9 +64,9 @@ class IgnoredPaths:
         """Return whether paths of a value may be ignored; a look at its bytes."""
         return self._of_all or (self._has_preset and looks_like_kubernetes(value))
 
-    def ignores(self, before: bytes, after: bytes) -> bool:
-        """Return whether two values differ, and only in ignored paths."""
-        if before == after:
+    def ignores(self, before: bytes | None, after: bytes | None) -> bool:
+        """Return whether two values differ, and only in ignored paths; None is an absent key."""
+        if before is None or after is None or before == after:
             return False
         if self._read is decode and self._has_preset:
             left = remainder(before)

@@ -10,8 +10,8 @@ from snapkv.layout import CREATION_ORDINAL, Mark, is_of_round, space_name
 from snapkv.model import Scalar
 from snapkv.reading.change_replay import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
-from snapkv.reading.ignored_commits import IgnoredCommits, Ignores
-from snapkv.reading.log import gained_or_lost
+from snapkv.reading.ignored_commits import Ignores
+from snapkv.reading.log import marked
 from snapkv.reading.text_search import TextSearch
 from snapkv.rendering.audit_log import AuditEvent
 from snapkv.timeline import READS_MAX
@@ -215,19 +215,9 @@ def _between(
     ignores: Ignores | None = None,
     text: TextSearch | None = None,
 ) -> Iterator[CommitSummary]:
-    reader, space, found = (
-        source.reader,
-        source.reads.keyspace,
-        changed(source.reader, *span, low, high),
-    )
-    marked: Iterator[tuple[CommitChanges, bool]] = ((each, False) for each in found)
-    if ignores is not None:
-        marked = IgnoredCommits(reader, space, ignores).marked(found)
-    if text is not None:
-        marked = gained_or_lost(reader, space, text, marked)
-    for each, ignored in marked:
-        step = step_of(source, each)
-        yield replace(step, ignored=True) if ignored else step
+    found = changed(source.reader, *span, low, high)
+    for each, ignored in marked(source.reader, source.reads.keyspace, found, ignores, text):
+        yield replace(step_of(source, each), ignored=ignored)
 
 
 def step_of(source: Source, found: CommitChanges) -> CommitSummary:

@@ -82,9 +82,7 @@ def loud_versions_back(
 
 
 def _is_ignored(ignores: Ignores, before: bytes | None, after: bytes | None) -> bool:
-    if before is None or after is None:
-        return False
-    return ignores.may_ignore(after) and ignores.ignores(before, after)
+    return after is not None and ignores.may_ignore(after) and ignores.ignores(before, after)
 
 
 def with_bytes(found: Versions, bytes_max: int) -> Versions:
