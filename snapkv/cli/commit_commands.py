@@ -181,7 +181,8 @@ def write_log(
             except CompactedError:
                 changes = None
             shown = renderer.from_zero()
-            _write_detailed(out, shown, each.commit, changes, who_of(each))
+            begins = (each if isinstance(each, Logged) else each.logged).begins
+            _write_detailed(out, shown, each.commit, changes, who_of(each), begins)
             renderer.ignored += shown.ignored
     out.flush()
     if ticks_left_out:
@@ -195,8 +196,9 @@ def _write_detailed(
     commit: Commit,
     changes: Iterator[Difference[str]] | None,
     who: Who,
+    begins: str | None,
 ) -> None:
-    """Write a commit with what it changed; None if that was compacted."""
+    """Write a commit with what it changed; None if it begins a recording, or was compacted."""
     if changes is not None:
         who, changes = _with_managers(who, changes)
     if out.structured:
@@ -211,7 +213,8 @@ def _write_detailed(
         out.record({}, *in_front)
     elif out.format == "text":
         if changes is None:
-            out.record({}, lines=[[("  (what it changed was compacted)", "dim")]])
+            why = begins or "what it changed was compacted"
+            out.record({}, lines=[[(f"  ({why})", "dim")]])
         renderer.finish(out, "  ")
         out.record({}, lines=[[]])
 
@@ -287,17 +290,19 @@ def show(
         if found.moved is not None:
             found = found._replace(moved=tuple(each for each in found.moved if keys.has(each.key)))
         alone, removed = _only_key(kv, found)
-        who, differences = _with_managers(
-            renderer.who(found.commit, alone, removed=removed), differences_of(kv, found)
-        )
+        known = iter(()) if found.begins else differences_of(kv, found)
+        who = renderer.who(found.commit, alone, removed=removed)
+        who, differences = _with_managers(who, known)
         if out.structured:
-            changes = list(renderer.fields(differences))
+            changes = None if found.begins else list(renderer.fields(differences))
             out.record({**commit_json(found.commit), **who.as_json(), "changes": changes})
             return
         if out.format == "text":
             _write_head(out, _by(found.commit, who))
         renderer.write(out, differences)
-        if out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
+        if out.format == "text" and found.begins:
+            out.record({}, (f"({found.begins})", "dim"))
+        elif out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
             below = f" below {' and '.join(map(repr, prefixes))}" if any(prefixes) else ""
             has_spaces = isinstance(kv, SnapshotKV) and not (below or found.is_tick)
             spaces = ", or only keys of spaces" if has_spaces else ""
@@ -335,11 +340,8 @@ def _in_force(kv: SnapshotKV | Observed[str], when: When | None, found: Iterator
 
 
 def _no_tick(first: Logged | None, found: Iterator[Logged]) -> Logged | None:
-    return next((each for each in chain([first], found) if each and _is_shown(each)), None)
-
-
-def _is_shown(each: Logged) -> bool:
-    return not (each.is_tick or each.is_ignored)
+    both = (each for each in chain([first], found) if each is not None)
+    return next((each for each in both if not (each.is_tick or each.is_ignored)), None)
 
 
 def _report_same_tick(shown: Logged, older: Iterator[Logged], keys: Selection) -> None:

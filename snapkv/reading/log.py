@@ -7,9 +7,9 @@ from heapq import merge
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
-from snapkv.engine.contract import KeyEvent
+from snapkv.engine.contract import SCAN, KeyEvent
 from snapkv.errors import CompactedError
-from snapkv.layout import Keyspace, Mark, Selection, StampRecord, prefix_end
+from snapkv.layout import Keyspace, Mark, Selection, prefix_end
 from snapkv.model import Change, Commit, Difference
 from snapkv.reading.change_replay import (
     PRIOR_READS_MAX,
@@ -28,6 +28,7 @@ from snapkv.reading.ignored_commits import IgnoredCommits, Ignores
 from snapkv.reading.reader import Reader
 from snapkv.reading.text_search import TextSearch
 from snapkv.reading.view import KeyspaceReads
+from snapkv.timeline.lookup import recorded_of
 from snapkv.timeline.moment import compaction_error
 from snapkv.times import When
 
@@ -56,7 +57,8 @@ class Moved(NamedTuple):
 class Logged(NamedTuple):
     """A commit of the log; of observed keys also a write by another program.
 
-    `moved` are the keys that it changed, None if that was compacted. A tick changed no key of the
+    `moved` are the keys that it changed, None if that was compacted, or a recording `begins` with
+    it, which says so, and what it found. A tick changed no key of the
     store, has no note, no meta but that of a fleet's round, and is not a fence. One is ignored that
     changed only what a reader's `Ignores` does not count.
     """
@@ -66,6 +68,7 @@ class Logged(NamedTuple):
     moved: tuple[Moved, ...] | None
     is_tick: bool = False
     is_ignored: bool = False
+    begins: str | None = None
 
 
 def selection_in(space: Keyspace, prefixes: Iterable[Any]) -> Selection:
@@ -109,9 +112,8 @@ def log(
     low, high = _ends(core, since, until)
     read = _Reading(core, kv.keyspace, keys, prefixes, details, ignores, text)
     # what the oldest commit left did is not known
-    oldest = []
-    if since is None and low.ordinal > 1 and read.everything:
-        oldest = [Logged(low, commit_of(low, core.timeline.stamp(low)), None)]
+    has_oldest = since is None and low.ordinal > 1 and read.everything
+    oldest = map(read.oldest, [low] if has_oldest else [])
     if not newest_first:
         return chain(oldest, read.span(low, high))
     size = min(LOG_PAGE_COMMITS, wanted or LOG_PAGE_COMMITS)
@@ -152,6 +154,24 @@ class _Reading:
         self._text = text
         self.everything = not (keys or prefixes or text) and core.policy.at_head
 
+    def oldest(self, mark: Mark) -> Logged:
+        """Return the oldest commit left; with details, whether a recording begins with it."""
+        begins = self._begins(mark) if self._details else None
+        return Logged(mark, commit_of(mark, self._core.timeline.stamp(mark)), None, begins=begins)
+
+    def _begins(self, mark: Mark) -> str | None:
+        core, (data, spaces) = self._core, self._own
+        pages = core.timeline.moment(mark).pages(SCAN, data, prefix_end(spaces), keys_only=True)
+        if recorded_of(core.engine, core.layout.ts) is None:
+            return None
+        kvs = [kv for page in pages for kv in page if kv.key.startswith(self._own)]
+        # before it are the creation, and a commit for each part of the state, of different keys
+        parts = {kv.mod_revision for kv in kvs} - {mark.revision}
+        if not hasattr(core.engine, "manifest") and mark.ordinal != len(parts) + 2:
+            return None
+        found = sum(kv.key.startswith(data) for kv in kvs)
+        return f"the recording begins here: it found {found:,} {'key' if found == 1 else 'keys'}"
+
     def span(self, low: Mark, high: Mark) -> Iterator[Logged]:
         """Yield the commits in (low, high] that are wanted, oldest first."""
         if self.everything:
@@ -187,7 +207,9 @@ class _Reading:
         for (mark, stamp, touched), is_ignored in self._marked(found):
             if touched:
                 moved = self._moved(touched)
-                yield Logged(mark, _commit(mark, stamp), moved, is_ignored=is_ignored)
+                foreign = Commit(mark.timestamp, 0, mark.revision, None)
+                commit = foreign if stamp is None else commit_of(mark, stamp)
+                yield Logged(mark, commit, moved, is_ignored=is_ignored)
 
     def _marked(self, found: Iterable[CommitChanges]) -> Iterator[tuple[CommitChanges, bool]]:
         return marked(self._core, self._space, found, self._ignores, self._text)
@@ -285,12 +307,6 @@ def _joined(same: list[Logged]) -> Logged:
         moved[each.key] = each if seen is None else Moved(each.key, seen.before, each.after)
     is_ignored = all(one.is_ignored for one in same)
     return same[0]._replace(moved=tuple(moved[key] for key in sorted(moved)), is_ignored=is_ignored)
-
-
-def _commit(mark: Mark, stamp: StampRecord | None) -> Commit:
-    if stamp is None:  # a write by another program
-        return Commit(mark.timestamp, 0, mark.revision, None)
-    return commit_of(mark, stamp)
 
 
 def differences_of(kv: KeyspaceReads[Any], logged: Logged) -> Iterator[Difference[Any]]:

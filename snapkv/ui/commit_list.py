@@ -230,7 +230,7 @@ def step_of(source: Source, found: CommitChanges) -> CommitSummary:
         if (space := space_of(source, each)) is not None:
             spaces[space] += 1
         elif is_own(source, each):
-            kind = _kind(each)
+            kind = ADDED if not each.existed else CHANGED if each.exists else REMOVED
             counts[kind] += 1
             if len(names) < NAMES_MAX:
                 names.append((kind, source.decode(each.last.kv.key)))
@@ -248,12 +248,6 @@ def step_of(source: Source, found: CommitChanges) -> CommitSummary:
         {} if stamp is None or stamp.meta is None else dict(stamp.meta),
         None if stamp is None else stamp.source_revision,
     )
-
-
-def _kind(touched: Touched) -> str:
-    if not touched.existed:
-        return ADDED
-    return CHANGED if touched.exists else REMOVED
 
 
 def is_own(source: Source, touched: Touched) -> bool:

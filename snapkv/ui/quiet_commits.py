@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
@@ -86,7 +85,7 @@ class QuietCommits:
             if span.high.revision < high.revision:
                 yield None, span.high, high
                 high = span.high
-            yield span, max(span.low, low, key=_revision), high
+            yield span, max(span.low, low), high
             high = span.low
         if high.revision > low.revision:
             yield None, low, high
@@ -101,11 +100,25 @@ class QuietCommits:
                 if joined and joined[-1].low.revision <= span.low.revision:
                     continue  # known already
                 if joined and joined[-1].low.revision == span.high.revision:
-                    joined[-1] = _joined(span, joined[-1])
+                    _, high, *newer = joined[-1]
+                    joined[-1] = _Span(
+                        span.low, high, span.loud + newer[0], span.ignored + newer[1]
+                    )
                 elif not joined or joined[-1].low.revision > span.high.revision:
                     joined.append(span)
             many = sum(len(span.ignored) + len(span.loud) for span in joined) > QUIET_MAX
             self._spans = () if many or len(joined) > SPANS_MAX else tuple(joined)
+
+    def ticks(self, low: Mark, high: Mark) -> int:
+        """Return how many commits in (low, high] are known to be ticks."""
+        count = 0
+        for span in self._spans:
+            first, last = max(low, span.low), min(high, span.high)
+            if first < last:
+                count += last.ordinal - first.ordinal
+                count -= count_between(span.loud, first.revision, last.revision)
+                count -= count_between(span.ignored, first.timestamp, last.timestamp)
+        return count
 
     @property
     def ignored(self) -> list[int]:
@@ -117,15 +130,6 @@ class QuietCommits:
         epoch = self._reader.timeline.tracker.continuity.epoch
         if epoch != self._epoch:
             self._epoch, self._spans = epoch, ()
-
-
-def _revision(mark: Mark) -> int:
-    return mark.revision
-
-
-def _joined(older: _Span, newer: _Span) -> _Span:
-    loud = tuple(chain(older.loud, newer.loud))
-    return _Span(older.low, newer.high, loud, tuple(chain(older.ignored, newer.ignored)))
 
 
 def count_between(times: Sequence[int], low: int, high: int) -> int:

@@ -26,7 +26,7 @@ from snapkv.ui.page_text import ago_text, time_html
 from snapkv.ui.quiet_commits import QuietCommits
 from snapkv.ui.rendered_values import Rendering
 from snapkv.ui.restore_preview import Restores
-from snapkv.ui.time_bar import ALL, BUCKETS_MAX, Bar, bar, span_of
+from snapkv.ui.time_bar import ALL, BUCKETS_MAX, Bar, bar, span_of, width_ms
 from snapkv.ui.url_state import TIMES, State
 
 OF_PREFIX = ("/", "/changes", "/keys", "/commit", "/search", "/live", "/restore")
@@ -264,7 +264,7 @@ class Context(PageRequest):
 
     @cached_property
     def bar(self) -> Bar:
-        """The time bar; without commits that are known to be ignored, if the list has some."""
+        """The time bar, without what is known to be left out of the list; of a record it looks."""
         most = max(4, self.state.part(BUCKETS_MAX))
         if (filtered := self.filtered) is not None:
             low, high = (self.source.mark_at_ms(ms) for ms in self.span)
@@ -272,12 +272,14 @@ class Context(PageRequest):
             budget, ignores = self.budget(), self.ignores
             only, known_ms = times_back(self.source, low, high, filtered, wanted, budget, ignores)
             return bar(self.source, *self.span, buckets_max=most, only=only, known_ms=known_ms)
-        quiet, ignored = self.site.quiet, list[int]()
-        if self.ignores is not None and quiet.ignored:
-            low, high = (self.source.mark_at_ms(ms) for ms in self.span)
-            look_at(self.source, low, high, quiet, self.ignores, self.budget(BAR_BUDGET))
-            ignored = quiet.ignored
-        return bar(self.source, *self.span, buckets_max=most, ignored=ignored)
+        quiet, ignores, (start, end) = self.site.quiet, self.ignores, self.span
+        margin = width_ms(end - start, most)
+        low, high = self.source.mark_at_ms(start - margin), self.source.mark_at_ms(end + margin)
+        if ignores and (self.site.record or quiet.ignored or quiet.ticks(low, high)):
+            look_at(self.source, low, high, quiet, ignores, self.budget(BAR_BUDGET))
+        left_out: dict[str, Any] = {"ignored": quiet.ignored} if ignores else {}
+        left_out |= {} if self.state["ticks"] == "1" else {"ticks": quiet.ticks}
+        return bar(self.source, start, end, buckets_max=most, **left_out)
 
     @cached_property
     def filtered(self) -> tuple[bytes, bytes] | None:

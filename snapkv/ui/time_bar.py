@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -135,26 +135,28 @@ def bar(
     *,
     buckets_max: int = BUCKETS_MAX,
     ignored: Sequence[int] = (),
+    ticks: Callable[[Mark, Mark], int] = lambda low, high: 0,
     only: Sequence[int] | None = None,
     known_ms: int | None = None,
 ) -> Bar:
     """Return the time bar of a span; costs as `Source.ordinals`, however many commits it has.
 
-    `ignored` are the times of commits that do not count, in order; `only` of those that count,
-    which are known from `known_ms` on.
+    `ignored` are the times of commits that do not count, in order, `ticks` how many ticks between
+    two marks do not; `only` are the times of commits that count, known from `known_ms` on.
     """
-    width = _width(end_ms - start_ms, buckets_max)
+    width = width_ms(end_ms - start_ms, buckets_max)
     start, end = start_ms // width * width, -(-end_ms // width) * width
     edges = range(start, end + 1, width)
     bounds = [max(0, pack(ms) - 1) for ms in edges]
     found = source.ordinals(bounds) if only is None else []
-    made = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(found)]
+    marks = [Mark(at, revision, n) for at, (n, revision) in zip(bounds, found, strict=False)]
     if only is not None:
         counts = [count_between(only, *pair) for pair in pairwise(bounds)]
     elif source.observed:  # the writes beside the ticks
-        counts = [max(0, revisions - ticks) for ticks, revisions in made]
+        made = [(b.revision - a.revision, b.ordinal - a.ordinal) for a, b in pairwise(marks)]
+        counts = [max(0, revisions - ordinals) for revisions, ordinals in made]
     else:
-        counts = [ticks for ticks, _ in made]
+        counts = [b.ordinal - a.ordinal - ticks(a, b) for a, b in pairwise(marks)]
     left_out = [count_between(ignored, *pair) for pair in pairwise(bounds)]
     counts = [max(0, count - quiet) for count, quiet in zip(counts, left_out, strict=True)]
     buckets = [Bucket(ms, ms + width, n) for ms, n in zip(edges, counts, strict=False)]
@@ -175,7 +177,8 @@ def bar(
     )
 
 
-def _width(span_ms: int, buckets_max: int) -> int:
+def width_ms(span_ms: int, buckets_max: int) -> int:
+    """Return the width of the buckets of a span."""
     for width in WIDTHS_MS:
         if span_ms <= width * (buckets_max - 1):
             return width

@@ -11,9 +11,11 @@ import pytest
 from cli_runner import PROCESS_TIMEOUT_S, Cli
 from cli_terminal import following
 from etcd_server import EtcdServer, eventually
+from store.engines import write_raw
 
 import snapkv
 from snapkv.archive.manifest import FORMAT
+from snapkv.engine.contract import Put
 from snapkv.times import PHYSICAL_MS_MAX
 
 pytestmark = pytest.mark.slow
@@ -323,6 +325,32 @@ def test_keys_of_other_programs(etcd_cli: Cli, etcd: EtcdServer) -> None:
     changes = cli.ok("history", "/registry/pods/web-0", "--json", *copy).json
     assert [change["value"] for change in changes] == ["running", "starting"]
     assert cli.ok("ls", *copy).lines == ["pods/web-0"]
+
+
+@pytest.mark.parametrize("into", ["lmdb:./copy", "archive:./copy"])
+@pytest.mark.parametrize("keys", [1, 20_000])
+def test_a_record_says_where_it_begins(cli: Cli, into: str, keys: int) -> None:
+    copy, found = ("--store", into), "1 key" if keys == 1 else "20,000 keys"
+    says = f"(the recording begins here: it found {found})"
+    record = "record", "--observe", "/r/", "--once", "--into", into.removeprefix("archive:")
+    with snapkv.open(cli.url) as store:
+        write_raw(store.reader.engine, *(Put(b"/r/%d" % n, b"1" * 99) for n in range(keys)))
+        cli.ok(*record)
+        assert cli.ok("show", *copy).lines[-1] == says
+        (shown,) = cli.ok("show", "--json", *copy).json
+        assert shown["changes"] is None
+        assert cli.ok("show", shown["time"], "/r/0", *copy).lines[-1] == says
+        write_raw(store.reader.engine, Put(b"/r/0", b"2"), Put(b"/r/new", b""))
+        cli.ok(*record)
+    assert f"  {says}" in cli.ok("log", "-p", *copy).lines
+    assert cli.ok("show", shown["time"], *copy).lines[-1] == says
+    (newest,) = cli.ok("show", "--json", *copy).json
+    assert [each["key"] for each in newest["changes"]] == ["/r/0", "/r/new"]
+    if into == "lmdb:./copy":  # later, the oldest commit left is not where it begins
+        with snapkv.open(f"lmdb:{cli.place / 'copy'}") as kept:
+            kept.reader.engine.compact(newest["revision"])
+        assert cli("show", *copy).code == 4
+        assert "  (what it changed was compacted)" in cli.ok("log", "-p", *copy).lines
 
 
 def test_secrets_in_plain_text_are_said_once_and_redaction_keeps_digests(

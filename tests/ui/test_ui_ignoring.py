@@ -1,10 +1,15 @@
 """Pages leave out commits and versions in which only ignored paths differ, and remember them."""
 
 import random
+import threading
 from collections.abc import Iterator
 
 import pytest
+from etcd_server import eventually
+from store.engines import write_raw
 
+import snapkv
+from snapkv.engine.contract import Put
 from snapkv.rendering import Redaction
 from snapkv.rendering.ignored_paths import IgnoredPaths
 from snapkv.ui import Source
@@ -109,11 +114,54 @@ def test_the_page_counts_and_shows_what_is_asked_for(store, loud):
         assert "Show heartbeats" in page.text
         assert "more with only ignored paths" in page.text
         bar = served.json("/bar.json")
-        ticks = sum(1 for _ in store.commits()) - bar["ignored"] - len(loud)
-        assert sum(each["count"] for each in bar["buckets"]) == len(loud) + ticks
-        everything = served.json("/commits.json?limit=1000&ignore=none")
+        assert sum(each["count"] for each in bar["buckets"]) == len(loud)
+        everything = served.json("/commits.json?limit=1000&ignore=none&look=longer")
         assert len(everything["steps"]) == len(loud) + bar["ignored"]
+        for query in ("ignore=none", "ticks=1", "ignore=none&ticks=1"):
+            listed = len(served.json(f"/commits.json?limit=1000&look=longer&{query}")["steps"])
+            buckets = served.json(f"/bar.json?{query}")["buckets"]
+            assert sum(each["count"] for each in buckets) == listed, query
         assert "Hide heartbeats" in served.page("/?ignore=none").text
+
+
+def test_known_ticks_are_counted_between_any_marks(store, loud, rng):
+    source, quiet = Source(store), QuietCommits(store.reader)
+    steps = {
+        each.timestamp: each
+        for each in steps_back(
+            source, None, limit=1_000, budget=plenty(), wanted=lambda step: True
+        ).steps
+    }
+    marks = [store.reader.timeline.at(each.ts).mark for each in store.commits()]
+    for _ in range(20):
+        low, high = sorted(rng.sample(marks, 2))
+        look_at(source, low, high, quiet, IgnoredPaths(["auto"]), plenty())
+        inside = (steps[each.timestamp].tick for each in marks if low < each <= high)
+        assert quiet.ticks(low, high) == sum(inside)
+        assert quiet.ticks(high, low) == 0
+    fresh = QuietCommits(store.reader)
+    assert fresh.ticks(marks[0], marks[-1]) == 0
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+def test_the_bar_of_an_idle_record_counts_no_tick(store, place, tmp_path):
+    write_raw(store.reader.engine, Put(b"/registry/minions/n1", b"1"))
+    into, stop = f"lmdb:{tmp_path / 'record'}", threading.Event()
+    recorder = snapkv.record(
+        place.url, into=into, observe="/registry/", every="100ms", options=place.kind.options
+    )
+    thread = threading.Thread(target=recorder.run, args=(stop,))
+    thread.start()
+    try:
+        eventually(lambda: recorder.status.commits > 15, "ticks of the recorder")
+    finally:
+        stop.set()
+        thread.join(10)
+    with snapkv.open(into) as record, Served(record) as served:
+        for span in ("all", "1h", "1m"):
+            found = served.json(f"/bar.json?span={span}")
+            shown = len(served.json(f"/commits.json?span={span}")["steps"])
+            assert sum(each["count"] for each in found["buckets"]) == shown, span
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
@@ -130,7 +178,7 @@ def test_a_key_has_the_versions_in_which_more_differs(store, loud):
         blame = served.page("/key?key=lease&tab=blame").text
         assert "holder" in blame
         assert "generation" not in blame
-        everything = served.json("/key.json?key=lease&limit=1000&ignore=none")
+        everything = served.json("/key.json?key=lease&limit=1000&ignore=none&look=longer")
         assert len(everything["versions"]) == wanted + found["ignored"]
 
 
