@@ -126,7 +126,7 @@ def snapkv(cluster: Cluster, *words: str) -> str:
 
 def newest_tick(cluster: Cluster) -> int:
     """Return the newest tick, 0 before the first one."""
-    command = [sys.executable, "-m", "snapkv", "info", "--json", "--store", cluster.store]
+    command = [sys.executable, "-m", "snapkv", "status", "--json", "--store", cluster.store]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     return int(json.loads(done.stdout)["newest"]["timestamp"]) if done.returncode == 0 else 0
 

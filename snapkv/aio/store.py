@@ -152,6 +152,7 @@ class SnapshotKV(Shown, Writes[str, V], AsyncClosing):
         return Opening(begin())
 
     sessions = awaited(SyncSnapshotKV[V].sessions)
+    leaders = awaited(SyncSnapshotKV[V].leaders)
 
     def election(
         self, name: str, *, session: Session | None = None, ttl: float = TTL_S

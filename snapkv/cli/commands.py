@@ -40,6 +40,7 @@ OTHER_WORDS = {
     "find": "ls",
     "follow": "watch",
     "help": "--help",
+    "info": "status",
     "keys": "ls",
     "list": "ls",
     "read": "get",
@@ -48,8 +49,7 @@ OTHER_WORDS = {
     "save": "put",
     "search": "grep",
     "set": "put",
-    "stats": "info",
-    "status": "info",
+    "stats": "status",
     "undo": "revert",
     "write": "put",
 }

@@ -1,4 +1,4 @@
-"""The commands that keep a store: compact, dump, load, backup, check, info, health."""
+"""The commands that keep a store: compact, dump, load, backup, check, status, sessions, health."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from snapkv.base.files import FILE_MODE, descriptor_of
 from snapkv.base.files import readable as readable_file
 from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
-from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
+from snapkv.cli.formats import Json, counted, key_text, preview, time_json, time_text, value_json
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.store_options import (
     AtOption,
@@ -180,8 +180,11 @@ def check(options: StoreOptions) -> None:
 
 
 @takes("observe", "archive", "timeout", "raw")
-def info(options: StoreOptions) -> None:
-    """Print facts about the store, or what is observed, and its engine."""
+def status(options: StoreOptions) -> None:
+    """Print facts about the store: its newest commit, writers, lag, leaders, size and engine.
+
+    With --observe, about what is observed.
+    """
     with options.readable() as kv:
         facts = kv.info()
         with suppress(NotObservedError):
@@ -198,7 +201,7 @@ def _rows(facts: Json, raw: bool) -> dict[str, str]:
     rows: dict[str, str] = {}
     for fact, value in facts.items():
         if isinstance(value, dict):
-            rows |= {f"{fact}.{inner}": shown for inner, shown in _rows(value, raw).items()}
+            rows |= {f"{fact}.{key_text(at)}": shown for at, shown in _rows(value, raw).items()}
         elif value is None:
             continue
         elif fact.endswith("_timestamp"):
@@ -206,6 +209,24 @@ def _rows(facts: Json, raw: bool) -> dict[str, str]:
         else:
             rows[fact] = key_text(str(value))
     return rows
+
+
+@takes("timeout", "raw")
+def sessions(options: StoreOptions) -> None:
+    """Print the live sessions, the oldest first: start, writer, what each leads, TTL, value."""
+    with options.open_store() as kv:
+        found, leaders = kv.sessions(), kv.leaders()
+    with options.output.headed("STARTED", "WRITER", "LEADS", "TTL", "VALUE", aligned=True) as out:
+        for each in found:
+            leads = [name for name, leader in leaders.items() if leader.session == each.id]
+            fields: Json = {"session": f"{each.id:x}", "writer": each.writer, "leads": leads}
+            fields |= {"started": time_json(each.started), "ttl_s": each.ttl_s}
+            fields["value"] = value_json(each.value)
+            ttl = "-" if each.ttl_s is None else f"{each.ttl_s:g} s"
+            shown = key_text(each.writer), key_text(", ".join(leads) or "-"), ttl
+            out.record(fields, out.time(each.started), *shown, preview(each.value))
+    if not found:
+        report("no live sessions")
 
 
 # --- health ---

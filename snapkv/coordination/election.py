@@ -16,15 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 
 from snapkv.base.arguments import check_bytes
 from snapkv.base.concurrency import here
 from snapkv.base.lifecycle import Closing, renew_in_children
 from snapkv.base.waiting import monotonic, pause
 from snapkv.coordination.requests import (
+    ELECTIONS,
     REQUEST_S,
     candidate_key,
     check_ttl,
+    election_name,
     election_prefix,
     found,
     lease_of,
@@ -215,6 +218,16 @@ def leader_of(kvs: Iterable[KeyValue]) -> Leader | None:
     if first is None:
         return None
     return Leader(first.value, lease_of(first.key), first.create_revision)
+
+
+def leaders(core: Reader) -> dict[str, Leader]:
+    """Return the leader of each election that has one, by name; one round trip."""
+    core.check_open()
+    start, end = core.layout.live.range_of(ELECTIONS)
+    kvs = core.engine.read([Range(start, end)]).results[0].kvs
+    elections = groupby(kvs, key=lambda kv: kv.key[len(start) :].rpartition(b"/")[0])
+    led = ((election_name(name), leader_of(candidates)) for name, candidates in elections)
+    return {name: leader for name, leader in led if leader is not None}
 
 
 class Leaders(Closing):

@@ -4,17 +4,18 @@ Keys and values (below the store's `N/live/`, which has no time travel):
 
 | key | value |
 |---|---|
-| `session/<lease id>` | msgpack map: `w` the writer (text), `v` the user's bytes |
+| `session/<lease id>` | msgpack map: `w` the writer (text), `v` the user's bytes, `t`, `s` |
 | `election/<name>/<lease id>` | the candidate's bytes |
 | `key/<UTF-8 text>` | the caller's bytes (`leased_keys.py`) |
 
+`t` is the time to live in seconds, a float; `s` the start, a timestamp of its process's clock.
 A lease id has 16 hex digits; `%` and `/` of a name are written `%25` and `%2F`. Readers ignore
 unknown fields.
 
 >>> session_key(0x5F)
 b'session/000000000000005f'
->>> SessionRecord("ann@host", b"10.0.0.7:80").encode().hex()
-'82a177a8616e6e40686f7374a176c40b31302e302e302e373a3830'
+>>> SessionRecord("ann@host", b":80", 10.0, 445644802596110336).encode().hex()
+'84a177a8616e6e40686f7374a176c4033a3830a174cb4024000000000000a173cf062f3f963abd8000'
 >>> candidate_key(election_prefix("jobs/daily"), 0x5F)
 b'election/jobs%2Fdaily/000000000000005f'
 """
@@ -56,10 +57,13 @@ class SessionRecord:
 
     writer: str
     value: bytes = b""
+    ttl_s: float | None = None
+    started: int | None = None
 
     def encode(self) -> bytes:
         """Return the msgpack map of the record."""
-        packed: bytes = msgpack.packb({"w": self.writer, "v": self.value})
+        fields = {"w": self.writer, "v": self.value, "t": self.ttl_s, "s": self.started}
+        packed: bytes = msgpack.packb({k: v for k, v in fields.items() if v is not None})
         return packed
 
     @classmethod
@@ -72,7 +76,7 @@ class SessionRecord:
                 raise TypeError("the writer is text, the value is bytes")
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as e:
             raise CorruptStoreError(f"a session's key has an invalid value: {stored[:40]!r}") from e
-        return cls(writer, value)
+        return cls(writer, value, fields.get("t"), fields.get("s"))
 
 
 def session_key(lease: int) -> bytes:
@@ -98,6 +102,12 @@ def election_prefix(name: str) -> bytes:
     if not text:
         raise InvalidKeyError("an election needs a name", name)
     return ELECTIONS + text.replace(b"%", b"%25").replace(b"/", b"%2F") + b"/"
+
+
+def election_name(prefix: bytes) -> str:
+    """Return the name of the election whose keys begin so."""
+    name = prefix.removeprefix(ELECTIONS).removesuffix(b"/")
+    return name.replace(b"%2F", b"/").replace(b"%25", b"%").decode()
 
 
 def candidate_key(prefix: bytes, lease: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -36,6 +36,7 @@ from snapkv.errors import (
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader
+from snapkv.times import pack
 
 TTL_S = 10.0
 CLOSE_S = 5.0
@@ -46,12 +47,18 @@ RETRIES_PER_TTL = 12
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A session as any process reads it; `revision` is the one that made it."""
+    """A session as any process reads it; `revision` is the one that made it.
+
+    `started` is a timestamp of its own process's clock. It and `ttl_s`, the time to live after a
+    renewal in seconds, are None for a session of a version that did not write them.
+    """
 
     id: int
     value: bytes
     writer: str
     revision: int
+    ttl_s: float | None = None
+    started: int | None = None
 
 
 class Sessions(list[SessionInfo]):
@@ -91,9 +98,9 @@ class Session(Closing):
         check_bytes("value", value)
         self.value = value
         core.check_open()
-        self.record = SessionRecord(writer, value).encode()
+        record = SessionRecord(writer, value, float(ttl), pack(core.clock.now_ms()))
         core.engine.check_limits(
-            Txn(success=(Put(core.layout.live.encode(session_key(0)), self.record),))
+            Txn(success=(Put(core.layout.live.encode(session_key(0)), record.encode()),))
         )
         self._core, self._ended = core, here().event()
         self._lock = threading.RLock()  # a signal handler may close the session
@@ -105,6 +112,7 @@ class Session(Closing):
         asked = monotonic()
         self.id, self.ttl_s = core.engine.grant(float(ttl), timeout=REQUEST_S)
         self._until = asked + self.ttl_s
+        self.record = replace(record, ttl_s=self.ttl_s).encode()
         self.key = core.layout.live.encode(session_key(self.id))
         self.revision = 0
         renew_in_children(self)
@@ -327,8 +335,8 @@ def sessions(core: Reader) -> Sessions:
     found = []
     for kv in sorted(answer.results[0].kvs, key=lambda kv: kv.create_revision):
         record = SessionRecord.decode(kv.value)
-        lease = lease_of(kv.key)
-        found.append(SessionInfo(lease, record.value, record.writer, kv.create_revision))
+        facts = record.value, record.writer, kv.create_revision, record.ttl_s, record.started
+        found.append(SessionInfo(lease_of(kv.key), *facts))
     return Sessions(found, answer.header.revision)
 
 

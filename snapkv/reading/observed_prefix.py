@@ -434,6 +434,7 @@ class Observed(KeyspaceReads[K, bytes], Closing):
             "store_id": core.format.store_id.hex(),
             "ticks": head.ordinal - CREATION_ORDINAL,
             "newest_timestamp": head.timestamp,
+            "newest_age_s": core.age_s(head.timestamp),
             "newest_revision": head.revision,
             "earliest_timestamp": core.policy.earliest(),
             "ring": f"{len(core.timeline.tracker.ring)} of {core.timeline.tracker.ring.slots}",

@@ -108,6 +108,11 @@ class Reader:
         if self.notify is not None:
             self.notify(WatchEvent(self.notify.store, timestamp, count, lag_s))
 
+    def age_s(self, timestamp: int) -> float | None:
+        """Return the age of a timestamp by the local clock, in seconds; None for 0, no commit."""
+        age_s = max(0.0, (self.clock.now_ms() - physical_ms(timestamp)) / 1_000)
+        return age_s if timestamp else None
+
     def check_open(self) -> None:
         """Raise `StoreClosedError` after `close()`."""
         if self.closed:

@@ -20,9 +20,9 @@ from snapkv.errors import (
 from snapkv.layout import Mark, prefix_end
 from snapkv.reading.deadline import within
 from snapkv.reading.lookup_meter import Lookups
+from snapkv.reading.reader import Reader
 from snapkv.reading.watches import StoreWatch
 from snapkv.store.store_writer import StoreWriter
-from snapkv.times import physical_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,16 +169,13 @@ def health(core: StoreWriter, timeout: float) -> Health:
     except SnapKVError as e:
         error = str(e)
     latency_s = perf_counter() - began
-    now_ms, age_s = core.clock.now_ms(), None
-    if newest.timestamp:
-        age_s = max(0.0, (now_ms - physical_ms(newest.timestamp)) / 1_000)
     return Health(
         answers=error is None,
         error=error,
         latency_s=latency_s,
         newest_timestamp=newest.timestamp,
-        age_s=age_s,
-        skew_s=_skew_s(core, now_ms),
+        age_s=core.age_s(newest.timestamp),
+        skew_s=skew_s(core, core.clock.now_ms()),
         earliest_timestamp=core.earliest,
         size_bytes=size,
     )
@@ -187,12 +184,17 @@ def health(core: StoreWriter, timeout: float) -> Health:
 def _size_of(core: StoreWriter) -> tuple[int | None, bool]:
     """Return the size of an embedded engine, and whether no history is in an object store."""
     facts = core.engine.info()
-    found = next((facts[name] for name in SIZES if name in facts), None)
     archived = facts["engine"] == "archive" or hasattr(core.engine, "archive")
-    return found if isinstance(found, int) else None, not archived
+    return size_of(facts), not archived
 
 
-def _skew_s(core: StoreWriter, now_ms: int) -> float | None:
+def size_of(facts: dict[str, int | str]) -> int | None:
+    """Return the size of what an engine holds from its facts, None if they have none."""
+    found = next((facts[name] for name in SIZES if name in facts), None)
+    return found if isinstance(found, int) else None
+
+
+def skew_s(core: Reader, now_ms: int) -> float | None:
     """Return the difference of the clocks as far as it is known; an embedded engine has one."""
     if not core.engine.remote:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -13,7 +14,7 @@ from snapkv.base.lifecycle import Closing
 from snapkv.codecs import Codec, T
 from snapkv.committer import Check, SentRequest, compile_check, listed
 from snapkv.committer.group import GroupBuilder
-from snapkv.coordination.election import Election
+from snapkv.coordination.election import Election, Leader, leaders
 from snapkv.coordination.leased_keys import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
@@ -32,6 +33,7 @@ from snapkv.store.diagnostics import (
     Stats,
     check,
     health,
+    size_of,
     stats,
 )
 from snapkv.store.recorder_watermarks import Watermark, forget, watermarks
@@ -39,15 +41,22 @@ from snapkv.store.restore import ChosenKeys, restored
 from snapkv.store.revert import revert_plans, reverted
 from snapkv.store.store_writer import StoreWriter
 from snapkv.store.writes import Addition, KeyspaceWrites, Space, building, names
-from snapkv.times import When, check_timestamp, format_time
+from snapkv.times import When, check_timestamp, format_time, physical_ms
 
 # --- facts about a store and its engine, as `SnapshotKV.info` returns them ---
+
+WRITERS_OF = 100
+"""The number of newest commits whose writers are counted."""
 
 
 def facts(core: StoreWriter) -> dict[str, Any]:
     """Return facts about an open store; a few round trips."""
     core.check_open()
     head, oldest = core.timeline.head(), core.timeline.oldest()
+    newest = list(_history.commits(core, None, None, WRITERS_OF, True))
+    copied, engine = watermarks(core.engine, core.layout), core.engine.info()
+    holders = {each.id: each.writer for each in sessions(core)}
+    lags = {each.into: physical_ms(head.timestamp) - physical_ms(each.timestamp) for each in copied}
     return {
         "url": core.url,
         "name": core.layout.name,
@@ -55,16 +64,21 @@ def facts(core: StoreWriter) -> dict[str, Any]:
         "format": core.format.format,
         "commits": head.ordinal - 1,
         "newest_timestamp": head.timestamp,
+        "newest_age_s": core.age_s(head.timestamp),
+        "newest_writer": next((each.writer for each in newest if each.ts == head.timestamp), None),
         "newest_revision": head.revision,
         "earliest_timestamp": oldest.timestamp,
-        "recordings": {
-            each.into: format_time(each.timestamp) for each in watermarks(core.engine, core.layout)
-        },
+        "size_bytes": size_of(engine),
+        "writers": dict(Counter(each.writer for each in newest if each.writer is not None)),
+        "sessions": len(holders),
+        "leaders": {name: holders.get(led.session, "?") for name, led in leaders(core).items()},
+        "recordings": {each.into: format_time(each.timestamp) for each in copied},
+        "recordings_lag_s": {into: max(0, lag_ms) / 1_000 for into, lag_ms in lags.items()},
         "ring": f"{len(core.timeline.tracker.ring)} of {core.timeline.tracker.ring.slots}",
         "key_bytes_max": core.engine.limits.key_bytes - len(core.layout.data.prefix),
         "retain_ms": core.retain_ms,
         "retain_error": str(core.retain_error) if core.retain_error else None,
-        "engine": core.engine.info(),
+        "engine": engine,
     }
 
 
@@ -470,6 +484,20 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         """
         return sessions(self._core)
 
+    @bounds
+    def leaders(self, *, timeout: float | None = None) -> dict[str, Leader]:
+        """Return the leader of each election that has one, by the election's name. One round trip.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store, store.election("compactor") as election:
+        ...     done = election.campaign(b"host:80", timeout=10)
+        ...     {name: leader.value for name, leader in store.leaders().items()}
+        {'compactor': b'host:80'}
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`.
+        """
+        return leaders(self._core)
+
     def election(
         self, name: str, *, session: Session | None = None, ttl: float = TTL_S
     ) -> Election:
@@ -608,6 +636,9 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
     @bounds
     def info(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Return facts about the store and its engine, for people, without secrets.
+
+        Also the writers of the newest 100 commits, the lag of each recording, the number of
+        sessions, and the writer that leads each election. A few round trips.
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """

@@ -16,6 +16,7 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
 from snapkv.rendering.kubernetes_names import KeyNames
+from snapkv.store.diagnostics import size_of, skew_s
 from snapkv.store.open import Keys
 from snapkv.store.recorder_watermarks import watermarks
 from snapkv.store.store import SnapshotKV
@@ -294,33 +295,26 @@ class SourceHealth:
         return first | asdict(self) | texts | {"recordings": recordings}
 
 
-SIZES = ("db_size_in_use", "used_bytes", "db_size", "bytes")
-
-
 def health(source: Source) -> SourceHealth:
     """Return the facts of now; a few round trips."""
     reader = source.reader
     head = reader.timeline.head()
     engine = reader.engine.info()
-    server = reader.engine.server_time_ms()
-    skew = (
-        reader.clock.now_ms() - server[0] if server is not None and reader.engine.remote else None
-    )
+    ahead_s = skew_s(reader, reader.clock.now_ms())
     copied = [] if source.observed else watermarks(reader.engine, reader.layout)
     newest_ms = physical_ms(head.timestamp)
     behind = [newest_ms - physical_ms(each.timestamp) for each in copied]
-    size = next((engine[name] for name in SIZES if name in engine), None)
     return SourceHealth(
         head.timestamp,
         head.revision,
         head.ordinal - 1,
         head.timestamp,
         max(0, reader.clock.now_ms() - newest_ms),
-        skew,
+        None if ahead_s is None else round(ahead_s * 1_000),
         source.earliest(),
         tuple((each.into, each.timestamp) for each in copied),
         max(behind, default=None) if behind else None,
-        size if isinstance(size, int) else None,
+        size_of(engine),
         engine,
         source.writable,
     )

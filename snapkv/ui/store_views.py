@@ -450,10 +450,12 @@ def live(c: Context) -> Page:
 
 
 def health(c: Context) -> Page:
-    """Show the facts of the health strip, and the engine's facts."""
-    return Page(
-        "health.html", "Health", c.site.health().as_json(), command=c.source.command("info")
-    )
+    """Show the facts of the health strip, writers, sessions, leaders, and the engine's facts."""
+    facts, store = c.site.health().as_json(), c.source.store
+    if store is not None:
+        names = "newest_writer", "writers", "sessions", "leaders", "recordings_lag_s"
+        facts |= {name: fact for name, fact in store.info().items() if name in names}
+    return Page("health.html", "Health", facts, command=c.source.command("status"))
 
 
 def time_bar(c: Context) -> Page:

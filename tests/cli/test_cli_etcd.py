@@ -102,7 +102,7 @@ def test_what_cannot_be_imported_is_told(
 def test_a_dry_run_makes_no_store(cli: Cli, etcd: EtcdServer) -> None:
     etcd.gateway.put(b"r/a", b"1")
     assert cli("import-prefix", "r/", "--dry-run").code == 5
-    assert cli("info").code == 5
+    assert cli("status").code == 5
 
 
 def test_what_is_too_large_needs_batches(cli: Cli, etcd: EtcdServer) -> None:
@@ -194,7 +194,7 @@ def test_observed_keys_are_read_at_ticks(cli: Cli, observed: list[str]) -> None:
         (second, "2"),
         (third, "3"),
     ]
-    facts = cli.ok("info", *see, "--json").json[0]
+    facts = cli.ok("status", *see, "--json").json[0]
     assert (facts["prefix"], facts["keys"], facts["ticks"]) == ("/r/", 3, 3)
     assert facts["newest"]["timestamp"] == third
 
@@ -264,8 +264,8 @@ def test_a_watch_names_nobody_for_what_others_wrote(cli: Cli, etcd: EtcdServer) 
     assert "ticker@mon" in cli.ok("log", "--ticks", "-n", "1").out, "who ticked is not forgotten"
 
 
-READING = [["get", "a"], ["ls"], ["history", "a"], ["diff", "-0s"], ["info"]]
-OBSERVING = [[*words, "--observe", "default/data/"] for words in (["ls"], ["info"])]
+READING = [["get", "a"], ["ls"], ["history", "a"], ["diff", "-0s"], ["status"]]
+OBSERVING = [[*words, "--observe", "default/data/"] for words in (["ls"], ["status"])]
 
 
 @pytest.mark.parametrize("words", [*READING, ["log"], *OBSERVING], ids=" ".join)
@@ -322,8 +322,8 @@ def test_without_a_ticker_it_says_what_is_missing(cli: Cli, etcd: EtcdServer) ->
     with snapkv.open(cli.url):
         pass  # a store that never ticked
     assert cli("ls", "--observe", "/r/").code == 4
-    assert "keys" not in cli.ok("info", "--observe", "/r/", "--json").json[0]
-    assert cli.ok("info", "--observe", "/r/").code == 0
+    assert "keys" not in cli.ok("status", "--observe", "/r/", "--json").json[0]
+    assert cli.ok("status", "--observe", "/r/").code == 0
 
 
 def test_a_ticker_lets_another_process_watch(cli: Cli, etcd: EtcdServer) -> None:
@@ -362,7 +362,15 @@ def test_the_rights_that_docs_etcd_tells_are_enough(cli: Cli, etcd: EtcdServer) 
         cli.patch.setenv("SNAPKV_ETCD_PASSWORD", "pw")
         return cli("--name", "plans", *words)
 
-    reads = [["get", "a"], ["ls"], ["log"], ["history", "a"], ["diff", "-1h"], ["check"], ["info"]]
+    reads = [
+        ["get", "a"],
+        ["ls"],
+        ["log"],
+        ["history", "a"],
+        ["diff", "-1h"],
+        ["check"],
+        ["status"],
+    ]
     reads += [["watch", "--since", "0", "-n", "1"], ["dump", "-"]]
     for words in (["put", "a", "1"], ["tick"], ["restore", "-0s"], ["put", "a", "2"], *reads):
         assert run("service", *words).code == 0, words
@@ -398,7 +406,7 @@ def test_tls_from_the_environment(
         cli.patch.setenv("SNAPKV_ETCD_KEY", str(certificates.key("client")))
         cli.ok("put", "a", "1")
         assert cli.ok("get", "a").out == "1"
-        shown = cli.ok("info").out + cli.ok("info", "--json").out
+        shown = cli.ok("status").out + cli.ok("status", "--json").out
         assert certificates.key("client").name not in shown
         cli.patch.setenv("SNAPKV_ETCD_CACERT", str(tmp_path_factory.getbasetemp() / "missing"))
         answer = cli("get", "a")

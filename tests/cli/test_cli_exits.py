@@ -163,7 +163,7 @@ def test_without_a_store_it_says_how_to_name_one(cli: Cli, setting: str | None) 
         ["compact", "-1h", "-y"],
         ["dump", "d"],
         ["check"],
-        ["info"],
+        ["status"],
         ["health"],
     ],
     ids=" ".join,

@@ -36,7 +36,7 @@ ANSWERS = [
     ["diff", "0", "rev:4"],
     ["diff", "rev:4"],
     ["watch", "--since", "0", "--timeout", "0s"],
-    ["info"],
+    ["status"],
     ["check"],
 ]
 
@@ -63,9 +63,9 @@ def test_a_table_has_a_heading_and_a_row_for_each_record(cli: Cli, words: list[s
 
 
 def test_facts_are_a_table_of_two_columns(cli: Cli) -> None:
-    head, *lines = cli.ok("info", "-o", "table").lines
+    head, *lines = cli.ok("status", "-o", "table").lines
     assert head.split() == ["FACT", "VALUE"]
-    assert [line.split() for line in lines] == [line.split() for line in cli.ok("info").lines]
+    assert [line.split() for line in lines] == [line.split() for line in cli.ok("status").lines]
 
 
 def test_columns_of_a_table_are_aligned(cli: Cli) -> None:

@@ -85,7 +85,7 @@ def test_a_record_in_another_store(any_cli: Cli) -> None:
     own = [commit["time"] for commit in cli.ok("log", "--json").json]
     copied = [commit["time"] for commit in cli.ok("log", "--json", *theirs).json]
     assert own == copied[: len(own)]
-    recorded_to = cli.ok("info", "--json").json[0]["recordings"]
+    recorded_to = cli.ok("status", "--json").json[0]["recordings"]
     assert len(recorded_to) == 2
     again = cli.ok("record", "--into", "lmdb:./copy", "--once", "--json").json
     assert again[-1]["time"] == own[0]
@@ -118,13 +118,20 @@ def test_compaction_waits_for_a_recording(cli: Cli) -> None:
     with writing(cli, 3) as commit:
         for n in range(3):
             commit(puts={"b": b"%d" % n})
+    facts = cli.ok("status", "--json").json[0]
+    archived = cli.ok("status", "--json", "--store", "archive:./archive").json[0]
+    assert archived["newest_writer"] is not None
+    assert (archived["commits"], archived["sessions"], archived["leaders"]) == (3, 0, {})
+    assert cli.ok("sessions", "--store", "archive:./archive").err == "no live sessions\n"
+    assert all(lag > 0 for lag in facts["recordings_lag_s"].values())
+    assert facts["recordings_lag_s"].keys() == facts["recordings"].keys() != set()
     waiting = cli.ok("compact", LATER[1], "--yes")
     assert waiting.err.startswith("snapkv: the recording into ")
     assert waiting.err.endswith("/archive has not copied more yet\n")
     assert waiting.out == f"{THIRD}\n"
     assert len(cli.ok("log", "--json").json) == 4
     cli.ok("record", "--into", "./archive", "--forget")
-    assert cli.ok("info", "--json").json[0]["recordings"] == {}
+    assert cli.ok("status", "--json").json[0]["recordings"] == {}
     done = cli.ok("compact", LATER[1], "--yes")
     assert (done.out, done.err) == (f"{LATER[1]}\n", "")
     assert len(cli.ok("log", "--json").json) == 1

@@ -45,7 +45,7 @@ def test_several_prefixes_are_read_as_one(cli: Cli, several: list[str]) -> None:
     )
     watched = cli.ok("watch", *SEVERAL, "--since", second, "-n", "1", "--json").json
     assert [change["key"] for change in watched[0]["changes"]] == ["/r/a", "/s/1"]
-    facts = cli.ok("info", *SEVERAL, "--json").json[0]
+    facts = cli.ok("status", *SEVERAL, "--json").json[0]
     assert (facts["prefixes"], facts["except"], facts["keys"]) == (["/r/", "/s/"], ["/r/e/"], 2)
     shown = cli.ok("show", third, *SEVERAL, "--json").json[0]
     assert [change["key"] for change in shown["changes"]] == ["/s/1"]

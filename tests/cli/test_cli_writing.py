@@ -319,7 +319,7 @@ def test_a_dump_that_is_too_large_makes_no_store(cli: Cli, tmp_path: Path) -> No
 def test_load_refuses_what_is_no_dump(any_cli: Cli, tmp_path: Path) -> None:
     cli = any_cli
     assert cli("load", "missing").code == 2
-    assert cli("info").code == 5
+    assert cli("status").code == 5
     assert not (tmp_path / "meta").exists()
     cli.ok("put", "a", "1")
     (tmp_path / "d").write_text("not a dump")
@@ -366,15 +366,44 @@ def test_check_ends_with_one_on_problems(any_cli: Cli, monkeypatch: pytest.Monke
     ]
 
 
-def test_info_tells_facts(any_cli: Cli) -> None:
+def test_status_shows_facts(any_cli: Cli) -> None:
     cli = any_cli
     written = cli.ok("put", "a", "1", "--json").json[0]
-    facts = cli.ok("info", "--json").json[0]
+    facts = cli.ok("status", "--json").json[0]
     assert facts["newest"]["timestamp"] == written["timestamp"]
     assert facts["keys"] == 1
     assert facts["engine"]["engine"] == cli.engine
-    rows = dict(line.split(maxsplit=1) for line in cli.ok("info", "--raw").lines)
+    rows = dict(line.split(maxsplit=1) for line in cli.ok("status", "--raw").lines)
     assert rows["newest"] == written["timestamp"]
+    assert (rows["newest_writer"], rows["writers.ann@laptop"]) == ("ann@laptop", "1")
+    assert float(rows["newest_age_s"]) < 3_600
+    assert (rows["sessions"], facts["sessions"], facts["leaders"]) == ("0", 0, {})
+
+
+def test_sessions_and_leaders_are_shown_as_long_as_they_live(any_cli: Cli) -> None:
+    cli = any_cli
+    cli.ok("put", "a", "1")
+    with snapkv.open(cli.url, writer="bob@host") as store:
+        with store.session(60, b"host:80") as session:
+            store.election("jobs/daily", session=session).campaign(b"v", timeout=30)
+            with store.session(30):
+                first, second = cli.ok("sessions", "--json").json
+                shown = [re.split(r"  +", line)[1:] for line in cli.ok("sessions").lines]
+                rows = dict(line.split(maxsplit=1) for line in cli.ok("status").lines)
+        assert [first["writer"], first["leads"], first["value"]] == [
+            "bob@host",
+            ["jobs/daily"],
+            "host:80",
+        ]
+        assert (first["ttl_s"], second["ttl_s"], second["leads"]) == (60.0, 30.0, [])
+        assert first["started"]["time"] <= second["started"]["time"]
+        assert shown == [
+            ["bob@host", "jobs/daily", "60 s", '"host:80"'],
+            ["bob@host", "-", "30 s", '""'],
+        ]
+        assert (rows["sessions"], rows["leaders.jobs/daily"]) == ("2", "bob@host")
+    none = cli.ok("sessions")
+    assert (none.out, none.err) == ("", "no live sessions\n")
 
 
 # --- prefixes that do not end a name ---

@@ -45,6 +45,21 @@ def test_who_stands_alone_leads(store, place, engine):
     election.resign()
 
 
+def test_the_leaders_of_all_elections(store, place):
+    assert store.leaders() == {}
+    names = ["a", "a/b", "a%2Fb", "jobs/50%/"]
+    led = {name: store.election(name, ttl=LONG_S).campaign(name.encode()) for name in names}
+    second = Campaign(place.open().election("a", ttl=LONG_S), b"second")
+    other = place.open(name="other").election("a", ttl=LONG_S).campaign(b"of another store")
+    assert store.leaders() == {name: each.leader() for name, each in led.items()}
+    led["a"].resign()
+    second.done()
+    assert store.leaders()["a"].value == b"second"
+    led["a/b"].resign()
+    assert sorted(store.leaders()) == sorted({*names} - {"a/b"})
+    assert place.open(name="other").leaders() == {"a": other.leader()}
+
+
 def test_the_next_one_leads_when_the_leader_resigns(waiting, engine):
     leader, second, campaign = waiting
     assert not second.leading

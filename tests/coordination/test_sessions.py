@@ -23,6 +23,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.model import Held
+from snapkv.times import pack
 
 pytestmark = pytest.mark.slow
 
@@ -77,13 +78,15 @@ def ids(store) -> list[int]:
 # --- what others see ---
 
 
-def test_others_see_it_until_it_is_closed(store, place):
+def test_others_see_it_until_it_is_closed(store, place, clock):
     other = place.open(writer="bob@test")
     assert store.sessions() == []
     with store.session(LONG_S, b"10.0.0.7:80") as session:
         assert (session.value, session.alive) == (b"10.0.0.7:80", True)
         assert session.ttl_s >= LONG_S
-        info = SessionInfo(session.id, b"10.0.0.7:80", "ann@test", session.revision)
+        started = pack(clock.now_ms())
+        facts = b"10.0.0.7:80", "ann@test", session.revision, session.ttl_s, started
+        info = SessionInfo(session.id, *facts)
         assert store.sessions() == other.sessions() == [info]
         assert session.revision == place.revision()
         session.check()
@@ -108,8 +111,11 @@ def test_its_bytes(store, place):
     key = b"default/live/session/%016x" % session.id
     (kv,) = place.engine().read([Range(b"default/live/", b"default/live0")]).results[0].kvs
     assert (kv.key, kv.lease, kv.create_revision) == (key, session.id, session.revision)
-    assert kv.value == b"\x82\xa1w\xa8ann@test\xa1v\xc4\x01v"
-    assert SessionRecord.decode(kv.value) == SessionRecord("ann@test", b"v")
+    assert kv.value.startswith(b"\x84\xa1w\xa8ann@test\xa1v\xc4\x01v\xa1t\xcb")
+    (info,) = store.sessions()
+    assert SessionRecord.decode(kv.value) == SessionRecord(
+        "ann@test", b"v", session.ttl_s, info.started
+    )
 
 
 def test_stores_of_one_engine_do_not_see_each_others(store, place):

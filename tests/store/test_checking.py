@@ -174,8 +174,21 @@ def test_info(store, place, clock):
     assert info["newest_timestamp"] == store.resolved() > ts
     assert info["newest_revision"] == place.revision()
     assert info["earliest_timestamp"] == 0
+    assert info["newest_writer"] == "ann@test"
+    assert info["newest_age_s"] == 0.0
+    assert info["writers"] == {"ann@test": 2}
+    assert (info["sessions"], info["leaders"], info["recordings_lag_s"]) == (0, {}, {})
     assert info["retain_ms"] is None
     assert info["engine"]["revision"] == place.revision()
+    bob = place.open(clock=clock, writer="bob@test")
+    bob.save("k", b"2")
+    clock.advance(90_000)
+    info = bob.info()
+    assert (info["newest_writer"], info["newest_age_s"]) == ("bob@test", 90.0)
+    assert info["writers"] == {"bob@test": 1, "ann@test": 2}
+    with store.session(60), store.election("e", ttl=60).campaign(b"v"):
+        info = bob.info()
+        assert (info["sessions"], info["leaders"]) == (2, {"e": "ann@test"})
     assert place.open(clock=clock).info()["store_id"] == info["store_id"]
     assert place.open(name="other").info()["store_id"] != info["store_id"]
 

@@ -180,7 +180,16 @@ def test_health_is_in_words(served, store):
     page = served.page("/health")
     newest = format_time(store.resolved())
     assert physical_ms(store.resolved()) < store.reader.clock.now_ms()
-    assert f"The newest commit was made 2 h ago, at {newest[:10]} {newest[11:19]}" in page.text
+    assert f"was made 2 h ago by bob@desk, at {newest[:10]} {newest[11:19]}" in page.text
+    assert "newest commits are by bob@desk (1), ci@build (1), ann@laptop (2)." in page.text
+    assert "No sessions are live." in page.text
+    assert "snapkv status --store lmdb:./shop" in page.text
+    with store.election("compactor", ttl=60).campaign(b"v", timeout=30):
+        page = served.page("/health")
+        assert "1 session is live. ann@laptop leads compactor." in page.text
+        facts = served.http.get("/health.json").json()["data"]
+        assert (facts["sessions"], facts["leaders"]) == (1, {"compactor": "ann@laptop"})
+    assert "No sessions are live." in served.page("/health").text
     assert "The whole history can be read." in page.text
 
 
