@@ -171,7 +171,10 @@ class RecorderProgress:
         if status.has_secrets and not self._warned:
             self._warned = True
             report_warning(PLAIN_SECRETS)
-        self._report_unread(status.unread)
+        new = [(why, name) for name, why in status.unread.items() if name not in self._unread]
+        for why, names in groupby(sorted(new), key=itemgetter(0)):
+            report(f"snapkv: not recorded: {', '.join(name for _, name in names)}: {why}")
+        self._unread.update(status.unread)
         changed, self._state = status.state != self._state, status.state
         if changed:
             self._report_state(status)
@@ -181,12 +184,6 @@ class RecorderProgress:
             self._output.record(status_json(status), flush=True)
         else:
             self._shown(status_text(status))
-
-    def _report_unread(self, unread: dict[str, str]) -> None:
-        new = [(why, name) for name, why in unread.items() if name not in self._unread]
-        for why, names in groupby(sorted(new), key=itemgetter(0)):
-            report(f"snapkv: not recorded: {', '.join(name for _, name in names)}: {why}")
-        self._unread.update(unread)
 
     def _report_state(self, status: RecordStatus) -> None:
         if status.state == "waiting":

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapkv import layout
+from snapkv.base.text import counted
 from snapkv.committer import check_writer, checked_meta
 from snapkv.engine.contract import Engine, KeyValue, Range
 from snapkv.errors import (
@@ -226,11 +227,10 @@ class _Import:
             except ConflictError as e:  # perhaps by a commit elsewhere in the store
                 conflict = e
                 revision = self._unchanged_until(revision)
-        keys = "1 key" if len(writes) == 1 else f"{len(writes):,} keys"
         raise ConflictError(
             conflict.failed,
-            f"could not commit {keys}: other writers committed first in all {TRIES} attempts; "
-            "import again when they commit less often",
+            f"could not commit {counted(len(writes), 'key')}: other writers committed first in all "
+            f"{TRIES} attempts; import again when they commit less often",
         )
 
     def _unchanged_until(self, revision: int) -> int:
@@ -246,7 +246,7 @@ class _Import:
 def _nothing_found(prefix: str, left_out: int) -> str:
     if not left_out:
         return f"no key begins with {prefix!r}"
-    keys = "1 key" if left_out == 1 else f"{left_out:,} keys"
+    keys = counted(left_out, "key")
     return f"prefix {prefix!r} holds only {keys} of snapkv stores; there is nothing to import"
 
 

@@ -38,9 +38,9 @@ CONNECTIONS = 128
 """The most idle connections that are kept; each resource's watch has one."""
 KEEP_IDLE = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # of macOS
 KEEPALIVE = (
-    (socket.SO_KEEPALIVE, 1),
-    (getattr(socket, KEEP_IDLE), 30),
-    (socket.TCP_KEEPINTVL, 10),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, getattr(socket, KEEP_IDLE), 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
 )
 CORE_EVENTS = "events", "events.k8s.io"
 """A resource that the API also serves in another group."""
@@ -142,24 +142,14 @@ class KubernetesApi:
         if not settings.verify_ssl:  # the kubeconfig says so; else each request warns
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         settings.connection_pool_maxsize = CONNECTIONS
-        settings.socket_options = [
-            *HTTPConnection.default_socket_options,
-            *(
-                (socket.SOL_SOCKET if name == socket.SO_KEEPALIVE else socket.IPPROTO_TCP, name, n)
-                for name, n in KEEPALIVE
-            ),
-        ]
+        settings.socket_options = [*HTTPConnection.default_socket_options, *KEEPALIVE]
         self._client = client.ApiClient(settings)
         self._credentials = threading.Lock()  # never held while its holder waits for a store
         self.host: str = settings.host
 
     def get(self, path: str, **fields: object) -> dict[str, Any]:
         """Return an answer; one round trip. Raises `ApiStatusError`."""
-        response = self._send(path, fields, ANSWER_S)
-        try:
-            found: dict[str, Any] = json.loads(response.data)
-        finally:
-            response.release_conn()
+        found: dict[str, Any] = json.loads(self._send(path, fields, ANSWER_S).data)
         return found
 
     def pages(
@@ -212,7 +202,6 @@ class KubernetesApi:
         if response.status == OK:
             return response
         text, retry = response.data.decode(errors="replace"), response.headers.get("Retry-After")
-        response.release_conn()
         with suppress(ValueError, TypeError, KeyError):
             text = json.loads(text)["message"]
         wait = float(retry) if retry and retry.isdigit() else 0.0
@@ -251,8 +240,7 @@ class KubernetesApi:
 
     def cluster_id(self) -> str:
         """Return the UID of the namespace kube-system: a cluster has no other id of its own."""
-        uid: str = self.get("/api/v1/namespaces/kube-system")["metadata"]["uid"]
-        return uid
+        return str(self.get("/api/v1/namespaces/kube-system")["metadata"]["uid"])
 
     def close(self) -> None:
         """Close the connections that no request uses."""

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
+from itertools import chain
 from queue import Empty
 from typing import Any
 from uuid import UUID
@@ -202,8 +203,7 @@ class KubernetesSource(ForeignSource):
 
         Two round trips, and a read of what is recorded.
         """
-        positions = positions_of(last)
-        shared = [at for name, at in positions.items() if name not in self.apart]
+        shared = [at for name, at in positions_of(last).items() if name not in self.apart]
         with translated(self.api.host):
             newest = self.now()
             if newest < max(shared, default=0):
@@ -252,32 +252,26 @@ class KubernetesSource(ForeignSource):
         with translated(self.api.host):
             try:
                 for name in recorded:
-                    for items in self._listed(name, mark.mod_revision):
-                        yield sorted(self._state_of(self.resources[name], items, mark))
+                    yield from self._state_of(self.resources[name], mark)
             except ApiStatusError as e:
                 if e.status == GONE:  # the state is read again, at a newer revision
                     raise CompactedError(mark.mod_revision, None, unit="revision") from e
                 raise
         yield [self.names_at(recorded, mark.mod_revision)]
 
-    def _listed(self, name: str, revision: int) -> Iterator[list[dict[str, Any]]]:
-        """Yield the objects of a resource in pages, sorted by name."""
-        if name in self.apart:  # some such servers do not sort
-            pages = self.api.pages(self.resources[name])
-            yield [item for _, items in pages for item in items]
-            return
-        for _, items in self.api.pages(self.resources[name], revision):
-            yield items
-
-    def _state_of(
-        self, resource: Resource, items: list[dict[str, Any]], mark: KeyValue
-    ) -> Iterator[KeyValue]:
-        for item in items:
-            key = f"{resource.name}/{object_name(item)}"
-            if not key.startswith(self.excluded):
-                value = self.encode(resource, item, as_json(item))
-                at = min(revision_of(item, key), mark.mod_revision)
-                yield KeyValue(self.layout.data.prefix + key.encode(), value, at, at, 1)
+    def _state_of(self, resource: Resource, mark: KeyValue) -> Iterator[list[KeyValue]]:
+        apart = resource.name in self.apart
+        pages = self.api.pages(resource, None if apart else mark.mod_revision)
+        listed: Iterable[list[dict[str, Any]]] = (items for _, items in pages)
+        for items in [list(chain.from_iterable(listed))] if apart else listed:
+            kvs = []
+            for item in items:
+                key = f"{resource.name}/{object_name(item)}"
+                if not key.startswith(self.excluded):
+                    value = self.encode(resource, item, as_json(item))
+                    at = min(revision_of(item, key), mark.mod_revision)
+                    kvs.append(KeyValue(self.layout.data.prefix + key.encode(), value, at, at, 1))
+            yield sorted(kvs)  # some servers of resources apart do not sort
 
     def take_known(self) -> tuple[dict[str, dict[str, RecordedObject]], dict[str, str]]:
         """Return the recorded objects of each resource, and what is recorded."""
@@ -502,19 +496,15 @@ class KubernetesFollower(SourceFollower):
 
     def _positions(self) -> Positions:
         """Return the positions of all resources; between bookmarks only changed ones differ."""
-        now = monotonic()
+        now, apart = monotonic(), self._source.apart
         if self._placed is None or now >= self._placed_until:
-            self._placed, self._placed_until = self._placed_at(now - STALE_S), now + PLACED_S
+            self._placed, self._placed_until = {ALL: self._base}, now + PLACED_S
+            for name in self._recorded:
+                at, seen = self._bookmarks.get(name, (0, -math.inf))
+                changed, stale = self._changed_at.get(name, 0), seen <= now - STALE_S
+                if changed > self._base or stale or at < self._base or name in apart:
+                    self._placed[name] = max(at, changed)
         return dict(self._placed)
-
-    def _placed_at(self, since: float) -> Positions:
-        apart, found = self._source.apart, {ALL: self._base}
-        for name in self._recorded:
-            at, seen = self._bookmarks.get(name, (0, -math.inf))
-            changed = self._changed_at.get(name, 0)
-            if changed > self._base or seen <= since or at < self._base or name in apart:
-                found[name] = max(at, changed)
-        return found
 
     def _commit(
         self,

@@ -95,24 +95,19 @@ class RecordOptions:
                 "redact= is for keys of other programs, and a store is recorded: give observe=, or "
                 "leave redact= out"
             )
-        self._check_redacted()
+        observed = self.observed and self.observed._replace(excluded=())
+        for prefix in self.redact:
+            if observed and not observed.has_some(prefix.encode()):  # values would be kept
+                raise InvalidOptionError(
+                    f"redact={prefix!r} is not the beginning of an observed key, so it would "
+                    f"redact nothing of {self.observed}: give a prefix as keys have it, such as "
+                    "/registry/secrets/"
+                )
         if bool(self.redact) != (self.redact_key is not None):
             raise InvalidOptionError(
                 "redact= and redact_key= belong together: give prefixes, and a file for the key of "
                 "the digests that the record gets; readers of the record must not have that file"
             )
-
-    def _check_redacted(self) -> None:
-        """Raise `InvalidOptionError` for a prefix that redacts nothing: values would be kept."""
-        if (observed := self.observed) is None:
-            return
-        for prefix in self.redact:
-            if not observed._replace(excluded=()).has_some(prefix.encode()):
-                raise InvalidOptionError(
-                    f"redact={prefix!r} is not the beginning of an observed key, so it would "
-                    f"redact nothing of {observed}: give a prefix as keys have it, such as "
-                    "/registry/secrets/"
-                )
 
     @property
     def observed(self) -> Selection | None:
@@ -150,21 +145,6 @@ class RecordOptions:
             return self.into
         path = self.archive.removeprefix("lmdb:")
         return f"{socket.gethostname()}:{os.path.abspath(path)}"
-
-    @property
-    def every_s(self) -> float:
-        """The seconds between two ticks of keys that other programs write."""
-        return duration_ms(self.every) / 1_000
-
-    @property
-    def flush_s(self) -> float:
-        """The seconds after which an archive gets what was recorded."""
-        return duration_ms(self.flush) / 1_000
-
-    @property
-    def keep_ms(self) -> int | None:
-        """The milliseconds of history that stay; None for all."""
-        return None if self.keep is None else duration_ms(self.keep)
 
 
 @dataclass(slots=True)

@@ -42,13 +42,14 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.hooks import Notifier, RecordEvent, StoreLabel, checked_hooks
-from snapkv.layout import FIRST_KEY, Layout, prefix_end
+from snapkv.layout import FIRST_KEY, Layout, prefix_end, stamp_of
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
 from snapkv.store.location import COMMON_OPTIONS, open_engine
 from snapkv.store.open import open as open_store
 from snapkv.store.recorder_watermarks import Watermark, move, watermark_id
 from snapkv.store.store import SnapshotKV
+from snapkv.times import duration_ms
 
 if TYPE_CHECKING:
     from snapkv.copying.kubernetes_source import KubernetesSource
@@ -141,21 +142,17 @@ class Recorder:
         self._tell("recording")
 
     def _tend(self, recording: Recording) -> None:
-        keep = self.options.keep_ms
-        recording.tend(None if keep is None else self._clock.now_ms() - keep)
+        keep = self.options.keep
+        recording.tend(None if keep is None else self._clock.now_ms() - duration_ms(keep))
 
     def _tell(self, state: str) -> None:
         self.status.state = state
         self._reported = monotonic()
-        self._report(self.status)
-        self._notify(self._event())
-
-    def _event(self) -> RecordEvent:
-        status = self.status
-        return RecordEvent(
+        self._report(status := self.status)
+        event = RecordEvent(
             self._notify.store,
             self.options.place,
-            status.state,
+            state,
             status.commits,
             status.changes,
             len(status.gaps),
@@ -163,6 +160,7 @@ class Recorder:
             status.lag_s(self._clock.now_ms()),
             status.bytes,
         )
+        self._notify(event)
 
     def _tell_now_and_then(self) -> None:
         if monotonic() - self._reported >= REPORT_S:
@@ -198,7 +196,9 @@ class Recording:
         self._options, self._status = options, status
         self._watermark: Watermark | None = None
         self._overtaken = self._took = False
-        self._every_s, self._flush_s = options.every_s, options.flush_s
+        self._every_s, self._flush_s = (
+            duration_ms(each) / 1_000 for each in (options.every, options.flush)
+        )
         now = monotonic()
         self._flush_at, self._tick_at = now + self._flush_s, now + self._every_s
         self._last, self._follower = self._resume()
@@ -237,7 +237,8 @@ class Recording:
             if not self._target.pending:
                 self._status.note_recorded(step.mark)
         self._status.bytes = self._target.pending
-        if self._is_due():
+        is_large = self._target.pending >= self._options.flush_bytes
+        if monotonic() >= self._flush_at or self._target.is_full or is_large:
             self.flush()
 
     def _next(self, left: float) -> SourceCommit | None:
@@ -264,35 +265,28 @@ class Recording:
 
     # --- durability ---
 
-    def _is_due(self) -> bool:
-        is_large = self._target.pending >= self._options.flush_bytes
-        return monotonic() >= self._flush_at or self._target.is_full or is_large
-
     def flush(self) -> None:
         """Make all that was taken durable; then let compaction of the source pass it."""
         self._flush_at = monotonic() + self._flush_s
         self._target.flush()
-        self._status.note_recorded(self._last)
-        self._note_secrets()
-        self._move_watermark()
+        self._note_durable(self._last)
         if self._overtaken:
             self._follower.close()
             self._last, self._follower = self._resume()
             self._overtaken = False
 
-    def _note_secrets(self) -> None:
+    def _note_durable(self, mark: KeyValue) -> None:
+        """Note that all up to a mark is durable; of a store, let compaction pass it."""
+        self._status.note_recorded(mark)
         if isinstance(self._source, PrefixSource):
             self._status.has_secrets = self._source.values.has_secrets
-
-    def _move_watermark(self) -> None:
         if not isinstance(self._source, StoreSource) or self._source.is_archive:
             return
         into = self._options.place
-        at = self._status.recorded
-        mark = Watermark(watermark_id(into), into, at, self._status.recorded_revision)
-        if mark != self._watermark:
-            move(self._source.engine, self._source.layout, mark, self._guard)
-            self._watermark = mark
+        reached = Watermark(watermark_id(into), into, stamp_of(mark.value), mark.mod_revision)
+        if reached != self._watermark:
+            move(self._source.engine, self._source.layout, reached, self._guard)
+            self._watermark = reached
 
     def tend(self, keep_before_ms: int | None) -> None:
         """Do what is due besides: merge files, drop what is older than a time."""
@@ -315,9 +309,7 @@ class Recording:
                 if not left:
                     raise
         self._status.note_seen(mark)
-        self._status.note_recorded(mark)
-        self._note_secrets()
-        self._move_watermark()
+        self._note_durable(mark)
         return mark, follower
 
     def _begin(self) -> KeyValue:

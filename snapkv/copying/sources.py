@@ -120,11 +120,7 @@ class EngineFollower(SourceFollower):
         return self.reached >= revision
 
     def next(self, timeout: float) -> SourceCommit | None:
-        """Return the next step; None if `timeout` seconds bring none.
-
-        Raises `CompactedError` if compaction overtook it, `StoreRestoredError`, and what engines
-        raise.
-        """
+        """Return the next step; None if `timeout` seconds bring none."""
         deadline = monotonic() + timeout
         while (batch := self._batch(max(0.0, deadline - monotonic()))) is not None:
             check_in_time()
@@ -364,7 +360,9 @@ class PrefixSource(ForeignSource):
         """
         key, revision = FIRST_KEY, 0
         if self._newest is not None:
-            key, revision = self._as_observed(self._newest.kv.key), self._newest.kv.mod_revision
+            stored, revision = self._newest.kv.key, self._newest.kv.mod_revision
+            space, data = self.layout.space(OTHER_KEYS).prefix, self.layout.data.prefix
+            key = stored.removeprefix(space if stored.startswith(space) else data)
         try:
             found = self.engine.get(key, at).kv
             if self._newest is None:
@@ -469,10 +467,6 @@ class PrefixSource(ForeignSource):
         except UnicodeDecodeError:
             keys = self.layout.space(OTHER_KEYS)
         return kv._replace(key=keys.prefix + kv.key, value=value, lease=0)
-
-    def _as_observed(self, stored: bytes) -> bytes:
-        space = self.layout.space(OTHER_KEYS).prefix
-        return stored.removeprefix(space if stored.startswith(space) else self.layout.data.prefix)
 
 
 # For example, the last recorded change of a prefix is that of key "a", at revision 40, and the

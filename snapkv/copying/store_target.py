@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -118,25 +119,20 @@ class StoreTarget:
 
         A watch of each window of revisions, and some round trips.
         """
-        try:
-            return self._newest_change()
-        except CompactedError:
-            return None
-
-    def _newest_change(self) -> KeyEvent | None:
         part, engine, layout = self._commits.part, self._engine, self._layout
         until = engine.get(layout.ts).header.revision if part is None else part.create_revision - 1
         recorded = layout.data.prefix, prefix_end(layout.spaces)
-        for window in NEWEST_IN:
-            first = max(until - window, engine.compacted_revision(), 1)
-            events = [
-                event
-                for event in events_of(engine, *recorded, first, until)
-                if event.kv.key.startswith((layout.data.prefix, layout.spaces))
-            ]
-            if events:
-                at = events[-1].kv.mod_revision
-                return self._as_change([e for e in events if e.kv.mod_revision == at], at)
+        with suppress(CompactedError):
+            for window in NEWEST_IN:
+                first = max(until - window, engine.compacted_revision(), 1)
+                events = [
+                    event
+                    for event in events_of(engine, *recorded, first, until)
+                    if event.kv.key.startswith((layout.data.prefix, layout.spaces))
+                ]
+                if events:
+                    at = events[-1].kv.mod_revision
+                    return self._as_change([e for e in events if e.kv.mod_revision == at], at)
         return None
 
     def _as_change(self, events: Sequence[KeyEvent], at: int) -> KeyEvent | None:
