@@ -59,7 +59,8 @@ def pages_back(
             yield [each for each in puts if each.kv.mod_revision >= begin], low
         else:
             low = max(begin, high - window + 1)
-            yield [*reversed(events_between(engine, key, low, high, most))], low
+            newest = deque(events_of(engine, key, b"", low, high), most)
+            yield [*reversed(newest)], low
             window, reads = 4 * window, reads_max
         high = low - 1
 
@@ -73,13 +74,6 @@ def puts_back(engine: Engine, key: bytes, revision: int, limit: int) -> Iterator
     for at, (modified, value) in enumerate(zip(found.revisions, found.values, strict=True)):
         version = found.version - at
         yield KeyEvent(KeyValue(key, value, found.create_revision, modified, version, 0), False)
-
-
-def events_between(
-    engine: Engine, key: bytes, low: int, high: int, limit: int | None = None
-) -> deque[KeyEvent]:
-    """Return the newest events between two revisions, oldest first; from one watch."""
-    return deque(events_of(engine, key, b"", low, high), limit)
 
 
 # --- history ---

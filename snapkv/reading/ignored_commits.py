@@ -59,7 +59,8 @@ class IgnoredCommits:
 
     def _take(self, each: CommitChanges) -> None:
         befores: list[bytes | None] | None = None
-        if self._may_be(each):
+        says_nothing = each.stamp is None or each.stamp.says_nothing
+        if says_nothing and each.touched and all(map(self._may_ignore, each.touched)):
             befores = [self._known.get(touched.last.kv.key) for touched in each.touched]
             for touched, before in zip(each.touched, befores, strict=True):
                 if before is None:
@@ -69,10 +70,6 @@ class IgnoredCommits:
         for touched in each.touched:
             self._remember(touched)
         self._held.append((each, befores))
-
-    def _may_be(self, each: CommitChanges) -> bool:
-        says_nothing = each.stamp is None or each.stamp.says_nothing
-        return says_nothing and bool(each.touched) and all(map(self._may_ignore, each.touched))
 
     def _may_ignore(self, touched: Touched) -> bool:
         if not (touched.existed and touched.exists):

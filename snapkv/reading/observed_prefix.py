@@ -15,11 +15,11 @@ from snapkv.layout import CREATION_ORDINAL, Keyspace, Mark, RawKeyspace, StampRe
 from snapkv.model import Changes, Commit, K, Version
 from snapkv.reading import history as _history
 from snapkv.reading.change_replay import first_after
-from snapkv.reading.deadline import bounds, check_wait, within
+from snapkv.reading.deadline import bounds, within
 from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
-from snapkv.reading.watches import Watch, changed_at, deadline_of, left_of, mark_after
+from snapkv.reading.watches import MarkedWatch, Watch, changed_at, deadline_of, left_of, mark_after
 from snapkv.timeline import RevisionPolicy
 from snapkv.timeline.continuity import ContinuousWatcher
 from snapkv.timeline.moment import Moment, compaction_error
@@ -89,15 +89,14 @@ class Ticks:
         while True:
             mark: Mark | None = self._timeline.oldest()
             try:
-                while mark is not None and not self._readable(mark):
+                while mark is not None and (
+                    mark.ordinal == CREATION_ORDINAL
+                    or mark.revision < self.tracker.engine.compacted_revision()
+                ):
                     mark = self._timeline.following(mark)
             except CompactedError:  # compaction went on; it only rises, and ends at the head
                 continue
             return None if mark is None else mark.timestamp
-
-    def _readable(self, mark: Mark) -> bool:
-        compacted = self.tracker.engine.compacted_revision()
-        return mark.ordinal > CREATION_ORDINAL and mark.revision >= compacted
 
     def _observed(self, found: Moment) -> Moment:
         """Return a moment of the time line as one of the observed keys."""
@@ -123,7 +122,7 @@ have to keep them."""
 # its next tick, 11, is at 24. What came after revision 20 belongs to the history that was lost, and
 # the stream would go on at 26. So when either stream was opened again, the changes since the newest
 # tick are dropped and read anew: 11 has the changes of the present history.
-class ObservedWatch(Watch[K]):
+class ObservedWatch(MarkedWatch[K]):
     """A watch of foreign keys: one `Changes` for each tick that stamps some.
 
     Ticks and changes come from two watchers. A tick is returned once the watcher of changes has
@@ -143,18 +142,12 @@ class ObservedWatch(Watch[K]):
         timeout: float | None,
     ) -> None:
         """Follow from revision `first` on the ticks after `mark` that are newer than `after`."""
-        super().__init__(timeout)
-        self._head = head
-        self._core, self._space = core, space
-        self.timestamp = max(after, mark.timestamp)
-        self._range = space.range_of(space.default_prefix if prefix is None else prefix)
-        self._mark = mark  # the newest tick taken, and the next one once it is known
-        self._tick: tuple[Mark, StampRecord] | None = None
+        super().__init__(core, space, prefix, mark, head, after, timeout)
+        self._tick: tuple[Mark, StampRecord] | None = None  # the next one once it is known
         self._held: list[WatchBatch] = []  # changes up to `_taken`, after `_mark`, by revision
         self._ahead: WatchBatch | None = None  # the changes of one revision, not yet taken
         self._ticked, self._taken = max(mark.revision, first - 1), first - 1  # known up to here
         self._first = first  # of the revisions that the next tick stamps
-        self._closed = False
         self._ticks = self._watch_ticks()
         self._reopened = 0  # of the ticks, when the stream of changes was opened
         self._changes = core.timeline.watch(*self._range, first, self._verify)
@@ -176,33 +169,17 @@ class ObservedWatch(Watch[K]):
         if self._closed:
             self._changes.close()
 
-    def next(self, timeout: float | None = None) -> Changes[K] | None:
-        """Return the next tick's changes; None when `timeout` seconds (None: ever) had none."""
-        check_wait(timeout)
-        deadline = deadline_of(timeout)
-        while (found := self.step(deadline)) is not None:
-            if found.changes:
-                self._core.count_watched(found)
-                return found
-        return None
-
-    @property
-    def mark(self) -> Mark:
-        """The mark of the newest tick that was taken."""
-        return self._mark
-
     def step(self, deadline: float | None) -> Changes[K] | None:
-        """Return the next tick, also one without changes; None after the deadline.
-
-        For layers of this package that follow how far a watch is.
-        """
+        """Return the next tick, also one without changes; None after the deadline."""
         while True:
             over = self._tick is None and not self._look_for_tick(deadline)
             if self._tick is None:
                 self._take_changes(self._ticked, 0.0)
                 if over:
                     return None
-            elif self._take_changes(self._tick[0].revision, self._patience(deadline)):
+            elif self._take_changes(
+                self._tick[0].revision, max(left_of(deadline) or 0.0, PROGRESS_WAIT_S)
+            ):
                 if (found := self._emit(*self._tick)) is not None:
                     return found
             elif deadline is not None and monotonic() >= deadline:
@@ -210,7 +187,7 @@ class ObservedWatch(Watch[K]):
 
     def close(self) -> None:
         """End the watch; may be repeated."""
-        self._ended, self._closed = self._ended or not self._core.closed, True
+        self._note_closed()
         self._ticks.close()
         self._changes.close()
 
@@ -243,11 +220,6 @@ class ObservedWatch(Watch[K]):
         self._ticks, self._reopened = self._watch_ticks(), -1
         if self._closed:
             self._ticks.close()
-
-    @staticmethod
-    def _patience(deadline: float | None) -> float:
-        left = left_of(deadline)
-        return PROGRESS_WAIT_S if left is None else max(left, PROGRESS_WAIT_S)
 
     def _take_changes(self, until: int, wait_s: float) -> bool:
         """Take the changes up to a revision; return False if some are missing after `wait_s`."""

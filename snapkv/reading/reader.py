@@ -145,8 +145,9 @@ class Reader:
         if (source := source_revision_of(when)) is None:
             return revision_of(when)
         self.check_open()
-        if not self.policy.at_head or self._is_archive_of_prefix:
-            return source
+        archive = getattr(self.engine, "manifest", None)
+        if not self.policy.at_head or (archive and archive.source.observed is not None):
+            return source  # the revisions are the revisions of the engine that it is of
         found = self.timeline.of_source(source)
         if found is not None and found.ordinal > CREATION_ORDINAL:
             return found.revision
@@ -186,12 +187,6 @@ class Reader:
         recorded = None if self.recorded is None else self.recorded.observed
         return None if recorded is None else recorded.hull
 
-    @property
-    def _is_archive_of_prefix(self) -> bool:
-        """Whether its revisions are the revisions of the engine that it was recorded from."""
-        archive = getattr(self.engine, "manifest", None)
-        return archive is not None and archive.source.observed is not None
-
     def _check_likely(self, number: int) -> None:
         """Raise `InvalidTimeError` for a number that cannot be a timestamp of this store.
 
@@ -222,7 +217,10 @@ class Reader:
         if revision is not None:
             if final:
                 raise InvalidOptionError("the state at a revision is final: leave final=True out")
-            return self._source_of_revision(revision)
+            check_int("revision", revision)
+            if not 1 <= revision <= REVISION_MAX:
+                raise InvalidTimeError(f"revisions are 1 to 2^63 - 1, not {revision}", revision)
+            return self.policy.at_revision(revision)
         if when is None:
             return self.policy.now()
         timestamp = self.resolve(when)
@@ -266,12 +264,6 @@ class Reader:
         versions = _versions(answer.results)
         tracker.unmarked.note(answer.header, versions)
         return versions
-
-    def _source_of_revision(self, revision: int) -> StateReads:
-        check_int("revision", revision)
-        if not 1 <= revision <= REVISION_MAX:
-            raise InvalidTimeError(f"revisions are 1 to 2^63 - 1, not {revision}", revision)
-        return self.policy.at_revision(revision)
 
     def finish(self, timestamp: int) -> None:
         """Make sure that nothing can commit at or below a timestamp any more."""

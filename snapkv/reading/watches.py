@@ -87,14 +87,14 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
         return found
 
 
-class StoreWatch(Watch[K, V]):
-    """A watch of a store: changes and their timestamp arrive together."""
+class MarkedWatch(Watch[K, V]):
+    """A watch along the marks of a time line, which its `step` takes one by one."""
 
     def __init__(
         self,
         core: Reader,
         space: Keyspace,
-        prefix: K | None,
+        prefix: str | bytes | None,
         mark: Mark,
         head: Mark,
         after: int,
@@ -102,21 +102,10 @@ class StoreWatch(Watch[K, V]):
         decoding: Decoding[V] | None = None,
     ) -> None:
         super().__init__(timeout, decoding)
-        self._head = head
-        self._core, self._space = core, space
+        self._core, self._space, self._mark, self._head = core, space, mark, head
         self._range = space.range_of(space.default_prefix if prefix is None else prefix)
-        self._unstamped: dict[bytes, KeyEvent] = {}
-        self._mark = mark
         self.timestamp = max(after, mark.timestamp)
         self._closed = False
-        self._watcher = self._watch()
-        core.follow(self)
-
-    def _watch(self) -> ContinuousWatcher:
-        """Watch the whole store, so that changes and their timestamp arrive together."""
-        root, start = self._core.layout.root, self._core.policy.moment(self._mark).next_revision()
-        timeline = self._core.timeline
-        return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
 
     def next(self, timeout: float | None = None) -> Changes[K, V] | None:
         """Return the next commit's changes; None if `timeout` seconds bring none."""
@@ -130,21 +119,12 @@ class StoreWatch(Watch[K, V]):
                 return found  # type: ignore[return-value]  # of bytes
         return None
 
+    @abstractmethod
     def step(self, deadline: float | None) -> Changes[K] | None:
         """Return the next commit, also one without matching changes; None after the deadline.
 
         Values are bytes. For layers of this package that follow how far a watch is.
         """
-        while True:
-            try:
-                batch = self._watcher.next(left_of(deadline))
-            except CompactedError:
-                self._skip_compacted()
-                continue
-            if batch is None:
-                return None
-            if (found := self._take(batch)) is not None:
-                return found
 
     @property
     def mark(self) -> Mark:
@@ -156,9 +136,51 @@ class StoreWatch(Watch[K, V]):
         """Whether it was not closed."""
         return not self._closed
 
+    def _note_closed(self) -> None:
+        self._ended, self._closed = self._ended or not self._core.closed, True
+
+
+class StoreWatch(MarkedWatch[K, V]):
+    """A watch of a store: changes and their timestamp arrive together."""
+
+    def __init__(
+        self,
+        core: Reader,
+        space: Keyspace,
+        prefix: K | None,
+        mark: Mark,
+        head: Mark,
+        after: int,
+        timeout: float | None,
+        decoding: Decoding[V] | None = None,
+    ) -> None:
+        super().__init__(core, space, prefix, mark, head, after, timeout, decoding)
+        self._unstamped: dict[bytes, KeyEvent] = {}
+        self._watcher = self._watch()
+        core.follow(self)
+
+    def _watch(self) -> ContinuousWatcher:
+        """Watch the whole store, so that changes and their timestamp arrive together."""
+        root, start = self._core.layout.root, self._core.policy.moment(self._mark).next_revision()
+        timeline = self._core.timeline
+        return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
+
+    def step(self, deadline: float | None) -> Changes[K] | None:
+        """Return the next commit, also one without matching changes; None after the deadline."""
+        while True:
+            try:
+                batch = self._watcher.next(left_of(deadline))
+            except CompactedError:
+                self._skip_compacted()
+                continue
+            if batch is None:
+                return None
+            if (found := self._take(batch)) is not None:
+                return found
+
     def close(self) -> None:
         """End the watch; may be repeated."""
-        self._ended, self._closed = self._ended or not self._core.closed, True
+        self._note_closed()
         self._watcher.close()
 
     def _skip_compacted(self) -> None:
@@ -228,13 +250,9 @@ def changed_at(
     Only a write at the mark's own revision has its writer.
     """
     own, changes = commit_of(mark, stamp), []
-    for event in sorted(events, key=_stored_key):
+    for event in sorted(events, key=lambda event: event.kv.key):
         kv, commit = event.kv, own
         if kv.mod_revision != mark.revision:
             commit = Commit(mark.timestamp, 0, kv.mod_revision, None)
         changes.append(Change(space.decode(kv.key), None if event.is_delete else kv.value, commit))
     return tuple(changes)
-
-
-def _stored_key(event: KeyEvent) -> bytes:
-    return event.kv.key
