@@ -119,6 +119,16 @@ def _changes(
                 yield KeyEvent(KeyValue(stored, value, created, revision, version), False)
 
 
+def moved_since(opened: OpenFiles, manifest: Manifest, low: int = 0) -> list[int]:
+    """Return the revisions from `low` on at which keys came that were not observed before."""
+    found: list[int] = []
+    for log in manifest.of_kind("log"):
+        if log.rows and log.high >= low:
+            revisions, notes = (opened.column(log, name) for name in ("revision", "note"))
+            found += revisions.filter(pc.starts_with(notes, OBSERVES)).to_pylist()
+    return [revision for revision in found if revision >= low]
+
+
 # --- answers of an archive in the form of an engine's ---
 
 
@@ -434,7 +444,7 @@ class ArchiveEngine:
             for delta in reversed(manifest.of_kind("delta")):
                 if delta.rows:
                     newest = pc.max(self._files_open.column(delta, "revision")).as_py()
-                    if newest <= known or self._moved_since(manifest, newest):
+                    if newest <= known or moved_since(self._files_open, manifest, newest):
                         return None
                     return next(
                         _changes(self._files_open, [delta], FIRST_KEY, ALL_KEYS_END, newest)
@@ -442,18 +452,6 @@ class ArchiveEngine:
             return None
 
         return self._read(0, found)
-
-    def _moved_since(self, manifest: Manifest, revision: int) -> bool:
-        """Return whether other keys are observed from a revision, or a later one, on."""
-        for log in manifest.of_kind("log"):
-            if log.rows and log.high >= revision:
-                revisions, notes = (
-                    self._files_open.column(log, name) for name in ("revision", "note")
-                )
-                moved = pc.starts_with(notes, OBSERVES)
-                if pc.any(pc.and_(moved, pc.greater_equal(revisions, revision))).as_py():
-                    return True
-        return False
 
     # --- the rest of an engine ---
 

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapkv.archive.data_files import KeyedRows, OpenFiles
+from snapkv.archive.engine import moved_since
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest, existing, resolved
 from snapkv.archive.rows import BASE, Keys
 from snapkv.archive.state_rows import chunks, joined, latest, merged
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError, CorruptStoreError, FileMissingError
-from snapkv.layout import FIRST_KEY, OBSERVES, Layout, StampRecord
+from snapkv.layout import FIRST_KEY, Layout, StampRecord
 from snapkv.times import format_time
 
 CACHE_BYTES = 16 << 20
@@ -166,7 +167,8 @@ class _Verifying:
         """Check each base against the one before it, and each delta against the log."""
         low, *bases = sorted({base.high for base in self._manifest.of_kind("base")})
         deltas = [delta for delta in self._manifest.of_kind("delta") if delta.high > low]
-        self._moved = self._moved_at()
+        observed = self._manifest.source.observed
+        self._moved = [] if observed is None else moved_since(self._files_open, self._manifest)
         for delta in deltas:
             self._stamps(delta)
             self._ordinals(delta)
@@ -223,15 +225,6 @@ class _Verifying:
         theirs = own["timestamp"].to_numpy()[known]
         if (at >= len(stamps)).any() or (stamps[at] != theirs).any():
             self._wrong(f"{delta.path} has changes with the times of other commits")
-
-    def _moved_at(self) -> list[int]:
-        """Return the revisions at which keys came that were not observed before."""
-        if self._manifest.source.observed is None:
-            return []
-        logs = [log for log in self._manifest.of_kind("log") if log.rows]
-        tables = (self._columns(log, ["revision", "note"]) for log in logs)
-        moved = (each.filter(pc.starts_with(each["note"], OBSERVES)) for each in tables)
-        return [revision for each in moved for revision in each["revision"].to_pylist()]
 
     def _columns(self, file: File, names: list[str]) -> Any:
         """Return columns of a file as a table."""

@@ -178,6 +178,19 @@ def shortened_texts(before: str, after: str, chars_max: int) -> tuple[str, str]:
     return told_apart(first, second)
 
 
+def text_of(value: bytes) -> str | None:
+    r"""Return the text of a value if a terminal can show it as it is, else None.
+
+    >>> text_of(b"two\nlines"), text_of(b"\x1b[31m"), text_of(b"\xff")
+    ('two\nlines', None, None)
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in "\n\t" for char in text) else None
+
+
 def stored_text(value: bytes) -> str | None:
     """Return a value as text, None if it is not valid UTF-8."""
     try:

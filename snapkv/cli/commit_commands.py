@@ -322,8 +322,7 @@ def _in_force(kv: SnapshotKV | Observed[str], when: When | None, found: Iterator
     """Return the commit at exactly a time, else the newest before it that `log` would show."""
     first = next(found, None)
     if when is None:
-        newest = _no_tick(first, found)
-        if newest is None:
+        if (newest := _no_tick(first, found)) is None:
             raise CommandError("the store has no commit yet", Exit.NO)
         return newest
     revision, until = revision_of(when), kv.timestamp_of(when)

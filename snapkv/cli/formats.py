@@ -15,6 +15,7 @@ from snapkv.base.text import key_json as key_json
 from snapkv.base.text import key_text as key_text
 from snapkv.base.text import preview as preview
 from snapkv.base.text import quoted as quoted
+from snapkv.base.text import text_of as text_of
 from snapkv.base.text import value_json as value_json
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
@@ -56,19 +57,6 @@ def time_text(timestamp: int, *, raw: bool = False) -> str:
     ('2023-11-14T22:13:29.903Z', '445644802596110336')
     """
     return str(timestamp) if raw else format_time(timestamp, ZONES.shown)
-
-
-def text_of(value: bytes) -> str | None:
-    r"""Return the text of a value if a terminal can show it as it is, else None.
-
-    >>> text_of(b"two\nlines"), text_of(b"\x1b[31m"), text_of(b"\xff")
-    ('two\nlines', None, None)
-    """
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if all(char.isprintable() or char in "\n\t" for char in text) else None
 
 
 def json_line(fields: Json) -> str:

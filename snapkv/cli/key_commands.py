@@ -421,37 +421,27 @@ def blame(
                     raise KeyNotFoundError(key, until)
         shown = [row for row in rows if not row.is_ignored]
         if shown:
-            _write(out, shown, lambda row: _who(renderer, key, row))
+            _write(out, renderer, key, shown)
     if ignored := len(rows) - len(shown):
         report(f"snapkv: {counted(ignored, 'ignored path')} left out: --ignore none shows them")
 
 
-def _who(renderer: Renderer, key: str, row: Blame) -> Who:
-    return Who(row.version.writer, row.managers, renderer.audited(row.version, key))
-
-
-def _write(out: Output, rows: list[Blame], who_of: Callable[[Blame], Who]) -> None:
+def _write(out: Output, renderer: Renderer, key: str, rows: list[Blame]) -> None:
     """Write the rows; as text the place and its value are one column."""
     is_line, digits = isinstance(rows[0].place, int), len(str(len(rows)))
     for row in rows:
-        who = who_of(row)
+        version = row.version
+        who = Who(version.writer, row.managers, renderer.audited(version, key))
         value = [str(row.place), row.text]
         if out.format == "text":
             place = f"{row.place:>{digits}}  " if is_line else f"{row.place}: "
             value = [place + row.text]
-        out.record(_fields(row, who), *_columns(out, row, who), *value)
-
-
-def _columns(out: Output, row: Blame, who: Who) -> list[tuple[str, str]]:
-    version = row.version
-    time = out.time(version.ts)
-    shown = time if isinstance(time, tuple) else (time, "")
-    writer = "-" if who.text is None else key_text(who.text)
-    revision = revision_text(version.revision, version.source_revision)
-    return [shown, (revision, ""), (writer, "green")]
-
-
-def _fields(row: Blame, who: Who) -> Json:
-    version = version_json(row.version)
-    del version["value"]
-    return {"place": row.place, "text": row.text, **version, **who.as_json()}
+        fields = {"place": row.place, "text": row.text, **version_json(version), **who.as_json()}
+        del fields["value"]
+        out.record(
+            fields,
+            out.time(version.ts),
+            revision_text(version.revision, version.source_revision),
+            ("-" if who.text is None else key_text(who.text), "green"),
+            *value,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -12,12 +13,8 @@ from snapkv.engine.contract import (
     PAIRS,
     SCAN,
     ChangeColumns,
-    Columns,
     Engine,
-    KeyValue,
-    Page,
     PageForm,
-    Pairs,
     Range,
     RangeResult,
     ReadResult,
@@ -45,6 +42,9 @@ class SelectedEngine:
     def __init__(self, engine: Engine, selection: Selection) -> None:
         self._engine, self._selection = engine, selection
         self._ranges = selection.ranges()
+        self.scan, self.pairs, self.columns = (
+            partial(self._pages, form) for form in (SCAN, PAIRS, COLUMNS)
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -79,29 +79,11 @@ class SelectedEngine:
         ]
         return ReadResult(answer.header, found)
 
-    def scan(
-        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
-        """Yield a range in pages."""
-        return self._pages(SCAN, key, range_end, revision, keys_only)
-
-    def pairs(
-        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[Pairs]:
-        """Yield a range as keys and values."""
-        return self._pages(PAIRS, key, range_end, revision, keys_only)
-
-    def columns(
-        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[Columns]:
-        """Yield a range as columns of Arrow."""
-        return self._pages(COLUMNS, key, range_end, revision, keys_only)
-
     def _pages(
-        self, form: PageForm[Page], key: bytes, range_end: bytes, revision: int, keys_only: bool
-    ) -> Iterator[Page]:
+        self, form: PageForm[Any], key: bytes, range_end: bytes, **options: Any
+    ) -> Iterator[Any]:
         for part in self._within(key, range_end):
-            yield from form.listed(self._engine, *part, revision=revision, keys_only=keys_only)
+            yield from form.listed(self._engine, *part, **options)
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> Watcher:
         """Return a watcher of a range, from the first selected key in it to the last one."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from sys import intern
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.kubernetes_names import key_of, name_of, resource_name
@@ -238,8 +238,12 @@ class _EventFile:
                 self._at, self._inode = 0, found.st_ino  # it was rotated
             if found.st_size == self._at:
                 return
-            with self._opened() as file:
-                yield from self._lines(file)
+            is_packed = self._path.suffix == ".gz"
+            with gzip.open(self._path) if is_packed else self._path.open("rb") as file:
+                file.seek(0 if is_packed else self._at)
+                while line := file.readline(LINE_BYTES_MAX):
+                    yield line
+                    self._at += len(line) if line.endswith(b"\n") else 0
         except EOFError:  # a compressed file that is cut
             pass
         except OSError as e:
@@ -247,15 +251,3 @@ class _EventFile:
             raise InvalidOptionError(f"--audit {self._path}: {e.strerror or e}: {advice}") from e
         if self._path.suffix == ".gz":
             self._at = found.st_size
-
-    def _opened(self) -> BinaryIO:
-        if self._path.suffix == ".gz":
-            return cast(BinaryIO, gzip.open(self._path))
-        file = self._path.open("rb")
-        file.seek(self._at)
-        return file
-
-    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
-        while line := file.readline(LINE_BYTES_MAX):
-            yield line
-            self._at += len(line) if line.endswith(b"\n") else 0

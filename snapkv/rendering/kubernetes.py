@@ -14,6 +14,7 @@ from functools import cache, lru_cache, partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from snapkv.base.text import text_of
 from snapkv.rendering.paths import Patterns
 from snapkv.rendering.value_tree import (
     DEPTH_MAX,
@@ -316,8 +317,7 @@ def raw_value(wire_type: int, content: Any, depth: int = 0) -> Tree:
         return _raw(content, depth + 1)
     if wire_type != BYTES:
         return signed(content) if wire_type == VARINT else content
-    text = _printable(content)
-    if text is not None:
+    if (text := text_of(content)) is not None:
         return text
     try:
         return _raw(fields_of(content), depth + 1)
@@ -332,14 +332,6 @@ def signed(number: int) -> int:
     (-1, 5)
     """
     return number - (1 << 64) if number >> 63 else number
-
-
-def _printable(content: bytes) -> str | None:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if all(char.isprintable() or char in "\n\t" for char in text) else None
 
 
 # --- what remains of an object without some fields, compared as bytes ---

@@ -156,10 +156,11 @@ def _constant(name: str) -> Tree:
     raise NotThisKindError(f"has {name}, which JSON does not have")
 
 
-def _load_yaml(value: bytes) -> Tree:
+def _load_yaml(value: bytes) -> Decoded:
     from snapkv.rendering import yaml_text
 
-    return yaml_text.load(_utf8(value))
+    text = _utf8(value)
+    return Decoded("yaml", yaml_text.load(text), "tree", value, text)
 
 
 def _load_msgpack(value: bytes) -> Tree:
@@ -215,7 +216,7 @@ def _load_encrypted(value: bytes) -> Decoded:
 
 _LOADERS: dict[str, Callable[[bytes], Decoded]] = {
     "json": _tree("json", _load_json),
-    "yaml": lambda value: Decoded("yaml", _load_yaml(value), "tree", value, value.decode()),
+    "yaml": _load_yaml,
     "msgpack": _tree("msgpack", _load_msgpack),
     "kubernetes": _tree("kubernetes", _load_kubernetes),
     "encrypted": _load_encrypted,

@@ -345,16 +345,10 @@ def _previews(difference: ValueDifference) -> Iterator[Line]:
 
 def _byte_lines(difference: ValueDifference, context: int) -> Iterator[Line]:
     for piece in difference.byte_edits:
-        yield (Part(_span_text(piece), "meta"),)
+        sizes = [counted(len(side), "byte") for side in (piece.before, piece.after)]
+        yield (Part(f"@@ byte {piece.before_at:,}: {' -> '.join(sizes)} @@", "meta"),)
         yield from _dump("- ", "removed", piece.before_at, piece.before)
         yield from _dump("+ ", "added", piece.after_at, piece.after)
-
-
-def _span_text(piece: Piece[bytes]) -> str:
-    at = f"byte {piece.before_at:,}"
-    return (
-        f"@@ {at}: {counted(len(piece.before), 'byte')} -> {counted(len(piece.after), 'byte')} @@"
-    )
 
 
 def _dump(mark: str, style: str, at: int, content: bytes) -> Iterator[Line]:
@@ -399,15 +393,8 @@ def _line_of(change: PathChange, chars_max: int) -> Line:
     colon = Part(": ", "context")
     if change.kind == "changed":
         before, after = _both_texts(change.before, change.after, chars_max)
-        arrow = Part(" -> ", "context")
-        return (
-            Part("~ ", "changed"),
-            path,
-            colon,
-            Part(before, "removed"),
-            arrow,
-            Part(after, "added"),
-        )
+        values = Part(before, "removed"), Part(" -> ", "context"), Part(after, "added")
+        return (Part("~ ", "changed"), path, colon, *values)
     mark, tree = ("+ ", change.after) if change.kind == "added" else ("- ", change.before)
     shown = shortened_text(compact(tree), VALUE_CHARS_MAX)
     return (Part(mark, change.kind), path, colon, Part(shown, change.kind))

@@ -101,12 +101,9 @@ def read_result(answer: pb.TxnResponse, expected: int) -> contract.ReadResult:
     return contract.ReadResult(header_of(answer.header), results)
 
 
-def txn_result(answer: pb.TxnResponse) -> contract.TxnResult:
+def txn_result(answer: pb.TxnResponse, header: contract.Header | None = None) -> contract.TxnResult:
     """Return the answer of a transaction; nested ones get the header of the whole."""
-    return _nested(answer, header_of(answer.header))
-
-
-def _nested(answer: pb.TxnResponse, header: contract.Header) -> contract.TxnResult:
+    header = header or header_of(answer.header)
     results = tuple(_result(op, header) for op in answer.responses)
     return contract.TxnResult(header, answer.succeeded, results)
 
@@ -119,7 +116,7 @@ def _result(op: pb.ResponseOp, header: contract.Header) -> contract.Result:
         return contract.PutResult(key_values([put.prev_kv])[0] if put.HasField("prev_kv") else None)
     if op.HasField("response_delete_range"):
         return contract.DeleteResult(op.response_delete_range.deleted)
-    return _nested(op.response_txn, header)
+    return txn_result(op.response_txn, header)
 
 
 def event_of(event: pb.Event) -> contract.KeyEvent:

@@ -41,28 +41,20 @@ def handshake_error(
     """
     if is_socket(address) or not any(each in failure.text.lower() for each in SYMPTOMS):
         return None
-    probe = _Probe(address, security)
+    host, _, port = address.rpartition(":")
+    place, found = (host.strip("[]"), int(port)), list[str | None]()
+
+    def run() -> None:
+        found.append(_with_tls(place, security) if security.tls else _plain(place))
+
+    # a thread may be left behind: resolving a name cannot be interrupted
+    probe = threading.Thread(target=run, name="snapkv handshake", daemon=True)
     try:
         probe.start()
     except RuntimeError:  # no more threads, or the process ends
         return None
     here().join(probe, bounded(PROBE_S))
-    return None if probe.found is None else EngineUnavailableError(f"{address}: {probe.found}")
-
-
-class _Probe(threading.Thread):
-    """A probe in a thread that may be left behind: resolving a name cannot be interrupted."""
-
-    def __init__(self, address: str, security: Security) -> None:
-        super().__init__(name="snapkv handshake", daemon=True)
-        self._address, self._security = address, security
-        self.found: str | None = None
-
-    def run(self) -> None:
-        """Find what is wrong."""
-        host, _, port = self._address.rpartition(":")
-        place = host.strip("[]"), int(port)
-        self.found = _with_tls(place, self._security) if self._security.tls else _plain(place)
+    return EngineUnavailableError(f"{address}: {found[0]}") if any(found) else None
 
 
 def _plain(place: tuple[str, int]) -> str | None:
