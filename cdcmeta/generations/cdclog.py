@@ -322,7 +322,6 @@ class CdcLog:
         ]
 
     def _logged(self, stamp: Stamp, changes: Sequence[RowChange]) -> list[LogRow]:
-        """Return the log rows of a commit."""
         rows: list[LogRow] = []
         counts: Counter[StreamId] = Counter()
         for change in changes:

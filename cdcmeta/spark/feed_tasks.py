@@ -107,7 +107,6 @@ class FeedTask(kit.Task):
 
 
 def _cells(change: Change) -> tuple[Any, ...]:
-    """Return the cells of a row."""
     doc = None if change.doc is None else _JSON.encode(change.doc)
     seq = change.seq
     return change.id, doc, str(seq), change.rev, change.revs, change.deleted, seq.timestamp

@@ -488,7 +488,6 @@ class ArchiveEngine:
     # --- writes, which an archive rejects ---
 
     def _reject(self, *args: object, **options: object) -> NoReturn:
-        """Raise `ReadOnlyError`."""
         raise ReadOnlyError(f"{self.url} is an archive, which takes no writes")
 
     transact = transact_each = check_limits = compact = grant = keep_alive = revoke = _reject

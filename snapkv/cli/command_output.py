@@ -67,7 +67,9 @@ class AlignedTable:
             return
         rows, self._held = self._held, []
         columns = [list(column) for column in zip(*rows, strict=True)]
-        self._numbers = [all(_is_number(_text(cell)) for cell in column) for column in columns]
+        self._numbers = [
+            all(_text(cell).replace(",", "").isdecimal() for cell in column) for column in columns
+        ]
         headings: list[Part] = [(heading, "bold") for heading in self._headings]
         rows = [headings, *rows] if self._shown else rows
         self._widths = [
@@ -92,10 +94,6 @@ class AlignedTable:
 
 def _text(part: Part) -> str:
     return part if isinstance(part, str) else part[0]
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(",", "").isdecimal()
 
 
 # --- output ---
@@ -161,7 +159,8 @@ class Output:
         """
         if self.member:
             fields = {"member": self.member, **fields}
-            columns = tuple(self._with_member(columns, self._member_column))
+            shown = self.member if self.format == "table" else self.member.ljust(self.width)
+            columns = tuple(self._with_member(columns, shown))
         if self.format == "json":
             sys.stdout.write(json_line(fields) + "\n")
         elif self.format == "yaml":
@@ -184,10 +183,6 @@ class Output:
             return key
         self.member, key = key
         return key
-
-    @property
-    def _member_column(self) -> str:
-        return self.member if self.format == "table" else self.member.ljust(self.width)
 
     def _add(self, fields: Json, columns: Sequence[Part | None]) -> None:
         if self._table is None:

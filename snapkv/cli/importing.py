@@ -204,7 +204,6 @@ def import_etcd(
 
 
 def _read(source: str, field: str) -> Iterable[tuple[str, bytes]]:
-    """Return the keys and values of a source."""
     if os.path.isdir(source):
         return read_folder(source)
     if source == "-":

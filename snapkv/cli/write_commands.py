@@ -298,17 +298,15 @@ def resolve(
     """
     out = options.output
     with options.open_store() as kv:
-        commit = kv.resolve(timestamp, _nonce(nonce))
+        try:
+            named = bytes.fromhex(nonce)
+        except ValueError:
+            why = "is not a nonce (the error shows it in hexadecimal)"
+            raise CommandError(f"{nonce!r} {why}") from None
+        commit = kv.resolve(timestamp, named)
     if commit is not None:
         out.committed(commit)
         return
     if options.structured:
         out.record({"commit": None})
     raise CommandError("it did not happen, and never will", Exit.NO)
-
-
-def _nonce(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise CommandError(f"{text!r} is not a nonce (the error shows it in hexadecimal)") from None

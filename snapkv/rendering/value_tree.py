@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from snapkv.base.text import escaped, quoted
+from snapkv.base.text import escaped, quoted, stored_text
 
 Tree = Any
 """A dict with text keys, a list of trees, text, int, float, bool, None or bytes."""
@@ -183,11 +183,8 @@ def bytes_text(value: bytes) -> str:
     >>> print(bytes_text(b"hunter2"), bytes_text(b"\xff"))
     b"hunter2" 0xff
     """
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return "0x" + value.hex()
-    return "b" + quoted(text)
+    text = stored_text(value)
+    return "0x" + value.hex() if text is None else "b" + quoted(text)
 
 
 def scalar_text(scalar: Tree) -> str:

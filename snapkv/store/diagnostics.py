@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 from snapkv.base.arguments import check_seconds
+from snapkv.base.text import stored_text
 from snapkv.base.waiting import perf_counter
 from snapkv.committer.recovery import CommitCounts
 from snapkv.engine.bulk_reads import replayed
@@ -259,11 +260,8 @@ def _judge(core: StoreWriter, batch: WatchBatch) -> tuple[list[str], int]:
             and not _is_lost(core, batch.revision)
         ):
             problems.append(f"revision {batch.revision} writes {kv.key!r} without a timestamp")
-        if kv.key.startswith(layout.data.prefix):
-            try:
-                kv.key.decode()
-            except UnicodeDecodeError:
-                problems.append(f"key {kv.key!r} is not valid UTF-8")
+        if kv.key.startswith(layout.data.prefix) and stored_text(kv.key) is None:
+            problems.append(f"key {kv.key!r} is not valid UTF-8")
     return problems, sum(1 for kv in stamps if kv.version > 1)  # 1: the store's creation
 
 

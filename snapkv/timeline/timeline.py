@@ -82,10 +82,7 @@ class Timeline:
         return self.tracker.head()
 
     def verify(self, mark: Mark) -> None:
-        """Raise `StoreRestoredError` if a mark is not of the engine's history; 1 or 2 round trips.
-
-        If the mark was compacted, the marks that are left must be able to follow it.
-        """
+        """Raise `StoreRestoredError` as `Continuity.verify`; 1 or 2 round trips."""
         self.tracker.continuity.verify(mark)
 
     def watch(

@@ -128,7 +128,6 @@ class Application:
         return await self._in_thread(partial(self._site.site_of, member))
 
     async def _of_fleet(self, site: FleetSite, state: State, as_json: bool) -> Response:
-        """Return a page of a whole fleet."""
         view = FLEET_VIEWS.get(state.path)
         if view is None:
             raise InvalidOptionError(

@@ -169,7 +169,6 @@ class CouchClient:
             connection.close()
 
     def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        """Send a request; return the answer's status and body."""
         left, connection = _left(self._deadline), self._connection
         if connection is None:
             connection = self._connection = self.database.connection(left)

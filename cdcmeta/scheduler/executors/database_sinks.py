@@ -91,7 +91,6 @@ class DatabaseWriter(TableWriter):
             self._records.write([], checkpoint, deadline=deadline)
 
     def _edits_of(self, documents: Sequence[DocumentChange]) -> list[Edit]:
-        """Return the edits of all leaves."""
         unknown = [each for each in documents if each.superseded is None and each.has_lost]
         lost = self._lost(unknown) if unknown else {}
         edits: list[Edit] = []

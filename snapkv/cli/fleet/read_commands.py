@@ -307,7 +307,6 @@ def _place_json(member: Member) -> Json:
 
 
 def _place_text(member: Member) -> str:
-    """Return where a member is, for people."""
     parts = [member.url]
     if member.prefix is not None:
         parts.append(f"keys {member.prefix!r}")

@@ -156,7 +156,6 @@ def _siblings(
 
 
 def _lower_end(one: bytes, other: bytes) -> bytes:
-    """Return the lower of two ends of ranges."""
     if ALL_KEYS_END in (one, other):
         return other if one == ALL_KEYS_END else one
     return min(one, other)

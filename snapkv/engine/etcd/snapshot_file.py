@@ -96,10 +96,8 @@ class _Buckets:
                 yield from self._elements(page * self._page_bytes)
                 continue
             kind, position, key_bytes, value_bytes = LEAF.unpack_from(self._data, element)
-            middle, self._left = (
-                element + position + key_bytes,
-                self._left - key_bytes - value_bytes,
-            )
+            self._left -= key_bytes + value_bytes
+            middle = element + position + key_bytes
             end = middle + value_bytes
             if end > self._size or self._left < 0:
                 raise ValueError(f"the page at {at} has values beyond the end")
