@@ -86,7 +86,7 @@ def test_every_view_has_what_git_says(kind, request, browser, axe, git):
         assert person.texts(".nodes .name") == tree
     person.accessible()
 
-    page.get_by_role("link", name="rev ").first.click()  # 5
+    page.locator(".nodes .last a").first.click()  # 5
     page.wait_for_url("**/commit?**")
     assert f"{prefix}services/" in page.inner_text("main")
     with page.expect_navigation():
