@@ -159,7 +159,8 @@ def import_(
         if times > 1:
             raise CommandError(f"{source} has key {name.decode()!r} {times} times: leave one")
     open_memory(url).transact(lambda _: Txn(success=tuple(puts)), layout.FIRST_KEY, timeout=1.0)
-    said: dict[str, Any] = {"note": options.note or f"import {source}", "meta": options.facts}
+    note = f"import {os.fsencode(source).decode(errors='backslashreplace')[-200:]}"
+    said: dict[str, Any] = {"note": options.note or note, "meta": options.facts}
     said |= {"source_url": url, "prefix": "", "under": prefix, "batches": batches}
     tried: Import = partial(import_into, replace=True, keep=not delete, **said)
     with _importing(options, tried, dry_run) as kv:

@@ -13,7 +13,7 @@ import tempfile
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from snapkv.base import files
 from snapkv.base.text import value_json
@@ -24,16 +24,27 @@ ADVICE = "export a --prefix without it, or into FILE.jsonl, which takes any key"
 
 def read_folder(folder: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files below a folder; raises `InvalidFileError` for what is not a file."""
-    for path in Path(folder).rglob("*"):
-        if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise InvalidFileError(f"{path} is not a file, perhaps a link: put a file there")
-        if path.name == ".git":
-            raise InvalidFileError(f"{path} belongs to a git clone: name a folder without it")
-        if path.is_file():
+
+    def reject(e: OSError) -> NoReturn:
+        raise InvalidFileError(f"{e.filename} cannot be read: {e.strerror}") from e
+
+    for place, folders, names in os.walk(folder, onerror=reject):
+        for path in (Path(place, name) for name in (*folders, *names)):
             try:
-                yield os.fsencode(path.relative_to(folder)).decode(), path.read_bytes()
+                if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                    raise InvalidFileError(
+                        f"{path} is not a file, perhaps a link: put a file there"
+                    )
+                if path.name == ".git":
+                    raise InvalidFileError(
+                        f"{path} belongs to a git clone: name a folder without it"
+                    )
+                if path.is_file():
+                    yield os.fsencode(path.relative_to(folder)).decode(), path.read_bytes()
             except UnicodeDecodeError as e:
                 raise InvalidFileError(f"path {str(path)!r} is not valid UTF-8: rename it") from e
+            except PermissionError as e:
+                reject(e)
 
 
 def read_json(text: bytes, what: str, field: str) -> Iterator[tuple[str, bytes]]:

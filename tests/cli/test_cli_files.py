@@ -3,10 +3,14 @@
 import json
 import os
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
 from cli_runner import Cli
+
+from snapkv.copying.key_files import read_folder
+from snapkv.errors import InvalidFileError
 
 pytestmark = pytest.mark.slow
 
@@ -165,3 +169,26 @@ def test_an_import_that_is_too_large_takes_batches(cli: Cli) -> None:
     assert "use --batches" in cli("import", "-", stdin=text).err
     answer = cli.ok("import", "-", "--batches", stdin=text)
     assert "in 2 commits" in answer.err
+
+
+def test_a_folder_that_cannot_be_read_is_named() -> None:
+    """Its files would seem to be gone, and --delete remove their keys."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        (closed := Path(place, "closed")).mkdir(mode=0)
+        user = os.geteuid()
+        os.seteuid(user or 65_534)  # root reads everything
+        try:
+            with pytest.raises(InvalidFileError, match="closed cannot be read: Permission denied"):
+                list(read_folder(place))
+        finally:
+            os.seteuid(user)
+            closed.chmod(0o755)
+
+
+def test_a_folder_of_any_name_is_imported(cli: Cli) -> None:
+    folder = os.fsdecode(os.fsencode(cli.place) + b"/caf\xe9")
+    os.mkdir(folder)
+    Path(folder, "a").write_text("1")
+    cli.ok("import", folder)
+    assert cli.ok("log", "-n", "1", "--json").json[0]["note"].endswith("/caf\\xe9")
