@@ -86,9 +86,7 @@ def watch(
     fails is tried again, and after the last try the watch ends. --state writes the position to the
     file after each commit, and goes on there.
     """
-    if webhook is not None and (exec or not webhook.startswith(("http://", "https://"))):
-        raise CommandError("--webhook takes http://HOST/PATH or https://..., without --exec")
-    attempt = partial(_post, webhook) if webhook else exec and partial(_run, exec)
+    attempt = _attempt(exec, webhook)
     after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
     with sigterm_as_interrupt(), options.readable() as kv:
@@ -97,11 +95,13 @@ def watch(
         at, wait = _position_in(state, store_id, kv), QUIET_S if until is None else until
 
         def keep(timestamp: int) -> None:
-            keep_in(state, f"{store_id} {timestamp}\n")
+            if state is not None:  # the time of a commit, by which the file is checked
+                commit = kv.reader.timeline.at(timestamp).mark
+                keep_in(state, f"{store_id} {commit.timestamp}\n")
 
         start = settled(kv, after) if at is None else at
         with kv.watch(common(prefixes) or None, start, timeout=wait) as changes:
-            keep(kv.reader.timeline.at(changes.timestamp).mark.timestamp)
+            keep(changes.timestamp)
             before_of = partial(_values_before, kv)
             found_in = _followed(changes, keep, ends=until is not None)
             shown = (without_ignored(renderer, each, before_of, prefixes) for each in found_in)
@@ -215,6 +215,27 @@ def write_changes(
 
 
 # --- deliveries ---
+
+
+def _attempt(command: str | None, webhook: str | None) -> Callable[[bytes], None] | None:
+    """Return what delivers a commit, None for printing; no error repeats the webhook."""
+    if command is not None and (webhook is not None or not command.strip()):
+        raise CommandError("--exec takes a command, and goes without --webhook")
+    if command is not None:
+        return partial(_run, command)
+    if webhook is None:
+        return None
+    try:
+        parts = urlsplit(webhook)
+        is_fit = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or "@" in parts.netloc or not re.fullmatch("[!-~]+", webhook):
+        raise CommandError(
+            "--webhook takes http://HOST:PORT/PATH or https://..., without a user, and with "
+            "what is not ASCII as %XX: a secret goes into the path"
+        )
+    return partial(_post, webhook)
 
 
 def _deliver(attempt: Callable[[bytes], None], fields: Json) -> None:

@@ -211,16 +211,6 @@ def test_a_server_that_is_away_ends_the_watch_in_the_end(cli: Cli, hasty: None) 
     assert "s3cret" not in answer.err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--webhook", "ftp://127.0.0.1/a"], ["--webhook", "http://127.0.0.1/", "--exec", "cat"]],
-)
-def test_what_cannot_be_delivered_is_a_usage_error(cli: Cli, words: list[str]) -> None:
-    answer = cli(*UNTIL_QUIET, *words)
-    assert answer.code == 2
-    assert "--webhook takes http://HOST/PATH or https://..., without --exec" in answer.err
-
-
 # --- kills, and how a watch goes on ---
 
 
@@ -370,3 +360,40 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     return False
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:s3cret@127.0.0.1/x",
+        "http://127.0.0.1:9/s3cret token",
+        "http://127.0.0.1:9/s3crét",
+        "http://[::1/s3cret",
+        "http:///s3cret",
+        "http://127.0.0.1:s3cret/",
+        "ftp://127.0.0.1/s3cret",
+    ],
+)
+def test_a_webhook_that_cannot_be_is_rejected_before_the_watch(cli: Cli, url: str) -> None:
+    answer = cli(*UNTIL_QUIET, "--webhook", url)
+    assert (answer.code, answer.out) == (2, "")
+    assert "--webhook takes http://HOST:PORT/PATH" in answer.err
+    assert "s3cr" not in answer.err
+
+
+@pytest.mark.parametrize("more", [[""], ["cat", "--webhook", "http://127.0.0.1/"]])
+def test_a_command_is_given_and_alone(cli: Cli, more: list[str]) -> None:
+    answer = cli(*UNTIL_QUIET, "--exec", *more)
+    assert (answer.code, answer.out) == (2, "")
+    assert "--exec takes a command, and goes without --webhook" in answer.err
+
+
+def test_a_state_from_a_quiet_time_is_continued(cli: Cli) -> None:
+    commits(cli, 1)
+    state = str(cli.place / "state")
+    cli.ok("watch", "--state", state, "--since", "now", "--timeout", "50ms")
+    cli.ok("watch", "--state", f"{state}2", "--since", "1ms ago", "--timeout", "50ms")
+    (newest,) = commits(cli, 1)[-1:]
+    for each in (state, f"{state}2"):
+        found = cli.ok("watch", "--state", each, "--timeout", "200ms", "--json").out
+        assert revisions(found) == [newest]
