@@ -8,7 +8,13 @@ from typing import Any
 
 from snapkv.base.text import shortened_text
 from snapkv.committer.group import GroupBuilder
-from snapkv.errors import ConflictError, InvalidOptionError, InvalidTimeError, RevertConflictError
+from snapkv.errors import (
+    NAMED_MAX,
+    ConflictError,
+    InvalidOptionError,
+    InvalidTimeError,
+    RevertConflictError,
+)
 from snapkv.model import Absent, AtRevision, Commit, Difference, Guard, HeadAt, Ops, Reverted
 from snapkv.reading.change_replay import changed
 from snapkv.reading.deadline import TimeLeft, bounds
@@ -114,16 +120,23 @@ def _planned(
 def _commit_at(keys: View[str], when: When) -> Logged:
     """Return the commit of exactly a time or a revision, with what it changed; ticks do not count.
 
-    Raises `InvalidTimeError` if such a commit does not exist.
+    Raises `InvalidTimeError` if such a commit does not exist, or several have the millisecond.
     """
-    reader, asked = keys.reader, keys.reader.resolve(when)
+    reader, asked, same = keys.reader, keys.reader.resolve(when), list[Logged]()
     for found in log(keys, until=when, wanted=1, details=True):
         ts, revision = found.commit.ts, found.commit.revision
         in_its_ms = not is_number(when) and physical_ms(asked) == physical_ms(ts)
         if (asked != ts and not in_its_ms) or reader.revision_of(when) not in (None, revision):
             break
         if not found.is_tick:
-            return found
+            same.append(found)
+            if ts == asked or reader.revision_of(when) is not None or len(same) == NAMED_MAX:
+                break
+    if len(same) == 1 or (same and same[0].commit.ts == asked):
+        return same[0]
+    if same:
+        named = ", ".join(f"rev:{each.commit.revision}" for each in same)
+        raise InvalidTimeError(f"several commits have the time {when!r}: name one as {named}", when)
     advice = "give the time of a commit, or rev:N, as the log shows them"
     raise InvalidTimeError(f"no commit has the time {when!r}: {advice}", when)
 

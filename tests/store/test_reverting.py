@@ -348,3 +348,15 @@ def test_a_key_that_is_absent_again_is_not_made_in_silence(intruded):
     with pytest.raises(RevertConflictError):
         store.revert(wrong)
     assert "a" not in store.at()
+
+
+def test_a_millisecond_with_several_commits_names_none(store, clock):
+    first, second = store.commit(puts={"a": b"1"}), store.commit(puts={"b": b"1"})
+    clock.advance(1_000)
+    store.save("c", b"1")
+    with pytest.raises(InvalidTimeError, match=r"several commits .*: name one as rev:\d+, rev:\d+"):
+        store.revert(format_time(first.ts))
+    store.revert(f"rev:{first.revision}")
+    assert text_of(store) == {"b": b"1", "c": b"1"}
+    store.revert(second.ts)
+    assert text_of(store) == {"c": b"1"}
