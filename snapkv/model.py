@@ -84,9 +84,10 @@ class NotebookRows(Iterator[R]):
     """An iterator of values; a notebook shows the first ones, and they are still iterated over."""
 
     def __init__(self, what: str, found: Iterator[R]) -> None:
-        self._what, self._found = what, found
+        self._what, self._found, self._is_begun = what, found, False
 
     def __iter__(self) -> Iterator[R]:
+        self._is_begun = True
         return self._found
 
     def __next__(self) -> R:
@@ -96,6 +97,8 @@ class NotebookRows(Iterator[R]):
         return f"<{self._what}: iterate over it, or make a list of it>"
 
     def _repr_html_(self) -> str | None:
+        if self._is_begun:  # a loop has the iterator, and would lose these rows
+            return None
         first = list(islice(self._found, ROWS_MAX + 1))
         self._found = chain(first, self._found)
         if not first:

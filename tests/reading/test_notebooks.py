@@ -116,3 +116,12 @@ def test_importing_snapkv_imports_nothing_of_the_page_for_it():
     code = "import sys, snapkv; print(sorted({'html', 'jinja2', 'starlette'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_table_takes_no_rows_from_a_loop(store):
+    made = [store.save(f"k{number}", b"v") for number in range(3)]
+    found, seen = store.commits(), []
+    for commit in found:
+        seen.append(commit.ts)
+        assert found._repr_html_() is None
+    assert seen == made
