@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from snapkv.base.arguments import whole_number
-from snapkv.errors import InvalidOptionError, SnapKVError
+from snapkv.errors import ConflictError, InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
 from snapkv.ui import key_listings, page_answers
 from snapkv.ui.fleet.fleet_views import FLEET_VIEWS
@@ -203,6 +203,8 @@ class Application:
                     raise
                 state = State("/restore", {n: text for n, text in fields.items() if text})
                 more = {"note": form.get("note"), "unticked": unticked_of(form), "reason": str(e)}
+                if more["unticked"] and isinstance(e, ConflictError):  # rows may be other keys now
+                    more |= {"unticked": set(), "reason": f"{e}; every key has its tick again"}
                 token = request.scope.get(TOKEN, "")
 
                 def again(share: int) -> Response:

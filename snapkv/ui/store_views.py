@@ -488,7 +488,9 @@ def restore(c: Context) -> Page:
     if (when := reverted or c.at) is None:
         return Page("restore.html", "Restore", None)
     way = state.choice("conflicts", "", *WAYS)
-    wanted = Wanted(when, state["prefix"], state["key"], reverted is not None, way)
+    wanted = Wanted(
+        when, "" if state["key"] else state["prefix"], state["key"], reverted is not None, way
+    )
     found = c.site.restores.preview(wanted, state.part(PREVIEWED_MAX))
     words = ["revert" if wanted.reverts else "restore", c.time_word(found.timestamp)]
     key = ["--key"] if wanted.reverts else []

@@ -148,6 +148,26 @@ def test_a_conflict_that_comes_meanwhile_reverts_nothing(person, shop):
     person.complaints.clear()
 
 
+def test_a_key_that_comes_meanwhile_does_not_take_the_ticks_of_another(person, shop):
+    page = person.open(f"/restore?at={shop.first}")
+    page.get_by_role("checkbox", name="web/config").uncheck()
+    shop.store.save("a/new", b"1")
+    before = shop.state()
+    page.get_by_label("Why").fill("back")
+    page.get_by_label("to confirm").fill(page.inner_text("#phrase"))
+    page.locator("form.confirm button").click()
+    page.get_by_role("alert").wait_for()
+    assert "every key has its tick again" in page.get_by_role("alert").inner_text()
+    assert page.get_by_role("checkbox", checked=True).count() == 5
+    assert shop.state() == before
+    person.complaints.clear()
+
+
+def test_now_is_no_commit_to_revert(served):
+    text = httpx.get(f"{served.url}/restore?revert=now").text
+    assert 'name="reverts" value="1"' not in text
+
+
 def test_a_version_a_key_and_a_row_of_changes_lead_to_their_own_restore(person, shop):
     page = person.open("/key?key=web/config")
     person.follow(page.locator(".versions tbody tr").last.get_by_role("link", name="Restore…"))
