@@ -285,7 +285,7 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         Each text key that they changed (of `keys` and `prefixes`, if given) gets the value from
         before, or is removed. If another commit changed it later, that is a conflict: with `theirs`
         the later value stays, with `force` it is lost. `dry_run` only returns what would change,
-        and the conflicts. A commit is named by its exact time, the millisecond of a date, or
+        and the conflicts. A commit is named by its exact time, a date that only one has, or
         `rev:4`; commits that shared a transaction are one.
 
         Costs two watches for each commit, and two over what came since the first one. If one of the
