@@ -11,6 +11,7 @@ from cli_terminal import terminal
 
 import snapkv
 from snapkv.cli import main
+from snapkv.reading.reader import Reader
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +21,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.fixture
 def cli(cli: Cli) -> Cli:
+    cli.patch.setattr(Reader, "age_s", lambda self, timestamp: 7.5)  # status is asked twice
     cli.ok("put", "a", "1", "wide/日本", "grün", "--note", "first\nnote")
     cli.ok("put", "a", '{"x": [1, 2]}', "--writer", "bob")
     cli.ok("put", "binary", "-", stdin=b"\xff\x00")
