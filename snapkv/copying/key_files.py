@@ -135,7 +135,7 @@ def parts_of(name: str) -> list[str]:
 
 
 def taken(name: str) -> InvalidKeyError:
-    """Return the error of a key whose path is that of another key, or its folder."""
+    """Return the error of a key that has the path of another key, or of its folder."""
     return InvalidKeyError(f"key {name!r} has the path of another key: {ADVICE}", name)
 
 

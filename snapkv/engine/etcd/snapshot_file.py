@@ -65,7 +65,7 @@ class SnapshotEngine(MemoryEngine):
 
 
 class _Buckets:
-    """The buckets of a snapshot file, whose checksum is verified."""
+    """The buckets of a snapshot file. Its checksum is verified."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._size = data, len(data) - SHA256_BYTES
