@@ -7,8 +7,9 @@ millisecond, so that a time copied from a display finds its commit.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from datetime import MAXYEAR, UTC, date, datetime, timedelta, timezone, tzinfo
 
 from snapkv.base.arguments import check_int
 from snapkv.errors import EPOCH, InvalidTimeError, InvalidTypeError, date_of
@@ -306,6 +307,7 @@ _UNIT_NAMES = (
 _UNIT_SPANS = {
     name: timedelta(milliseconds=_UNIT_MS[names[0]]) for names in _UNIT_NAMES for name in names
 }
+_UNIT_MONTHS = {"month": 1, "months": 1, "year": 12, "years": 12}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*((?!ago\b)[a-z]+)\s*", re.ASCII)
 _TYPED = re.compile(rf"(?:now\s*(?=[+-]))?([+-]?)\s*((?:{_PART.pattern})+?)(ago)?", re.ASCII)
 _MOMENT = re.compile(
@@ -326,12 +328,12 @@ _MONTH = (
 _UNCLEAR = "day, month and year are not clear"
 _NOT_A_UNIT = re.compile(rf"\b{_MONTH}|[ap]m\b")
 _ONE = re.compile(r"(?:an?|last) (?=(?:second|minute|hour|day|week|month|year)\b)")
-_WORD = re.compile(  # the groups may occur once each, in any order
+_WORD = re.compile(  # the groups may occur once each, in any order; -05:00 is an offset
     r"(?:(?P<weekday>mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:rs|rsday)?|fri(?:day)?|"
-    rf"sat(?:urday)?|sun(?:day)?)\b|(?P<month>{_MONTH})-?|(?P<last>last)\b|"
+    rf"sat(?:urday)?|sun(?:day)?)\b|(?P<month>{_MONTH})(?:-(?!\d\d:))?|(?P<last>last)\b|"
     r"(?P<day>today|yesterday)\b|(?P<clock>(?:noon|midnight|\d\d?(?::\d\d)? ?[ap]m)\b|"
-    r"\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)|(?P<year>\d{4})\b[-/]?|"
-    r"(?P<number>\d\d?)(?:st|nd|rd|th)?(?!\d)[-/.]?|(?P<offset>z|utc|[+-]\d\d:?\d\d)\b|"
+    r"\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)|(?P<year>\d{4})\b(?:(?!-\d\d:)[-/])?|"
+    r"(?P<number>\d\d?)(?:st|nd|rd|th)?(?!\d)(?:(?!-\d\d:)[-/.])?|(?P<offset>z|utc|[+-]\d\d:?\d\d)\b|"
     r"(?:at|on|of|the)\b)[ ,]*",
     re.ASCII,
 )
@@ -393,8 +395,8 @@ def understood(text: str, now_ms: int, zone: tzinfo | None = None) -> TypedTime:
     if match is None or not (match["date"] or match["time"]):
         match = _TYPED.fullmatch(_ONE.sub("1 ", words, count=1))
         if match and not _NOT_A_UNIT.search(words):
-            moment = _relative(text, match, now)
-            return TypedTime(text, moment, moment, moment)
+            moment, remark, is_local = _relative(text, match, now, zone)
+            return TypedTime(text, moment, moment, moment, remark, is_local)
         match = _MOMENT.fullmatch(_spelled(text, words, now.astimezone(zone).date()))
         if match is None:
             raise _not_valid(text)
@@ -438,13 +440,14 @@ def _spelled(text: str, words: str, today: date) -> str:
 
 def _date(text: str, found: dict[str, str], today: date) -> str:
     """Return the date of a day and a month; without a year the newest that is not after today."""
-    year, month = int(found.get("year", today.year)), _MONTHS.index(found["month"][:3]) + 1
-    try:
-        day = date(year, month, int(found["number"]))
-        if day > today and "year" not in found:
-            day = day.replace(year=year - 1)
-    except ValueError:
-        raise _not_valid(text, "that day does not exist") from None
+    years = [int(found["year"])] if "year" in found else range(today.year, today.year - 9, -1)
+    month, number, days = _MONTHS.index(found["month"][:3]) + 1, int(found["number"]), list[date]()
+    for year in years:  # 29 Feb is missing in up to seven of them
+        with suppress(ValueError):
+            days.append(date(year, month, number))
+    day = next((day for day in days if day <= today or "year" in found), None)
+    if day is None:
+        raise _not_valid(text, "that day does not exist")
     weekday = found.get("weekday", "")[:3]
     if weekday and weekday != (falls := _WEEKDAYS[day.weekday()]):
         raise _not_valid(text, f"{day} is a {falls}, not a {weekday}")
@@ -470,19 +473,44 @@ def _not_valid(text: str, why: str = "") -> InvalidTimeError:
     )
 
 
-def _relative(text: str, match: re.Match[str], now: datetime) -> datetime:
+def _relative(
+    text: str, match: re.Match[str], now: datetime, zone: tzinfo | None
+) -> tuple[datetime, str, bool]:
+    """Return the instant so long ago, a remark on it, and whether it depends on the time zone."""
     sign, amounts, ago = match[1], match[2], match[match.re.groups]
-    parts, total = _PART.findall(amounts.removesuffix("ago")), timedelta()
-    if any(unit not in _UNIT_SPANS for _, unit in parts):
-        raise _not_valid(text, "units are ms, s, m, h, d and w")
+    parts, total, months = _PART.findall(amounts.removesuffix("ago")), timedelta(), 0.0
+    if any(unit not in _UNIT_SPANS and unit not in _UNIT_MONTHS for _, unit in parts):
+        raise _not_valid(text, "units are ms, s, m, h, d, w, month and year")
     if ago and sign:
         raise _not_valid(text, "a sign and 'ago' exclude each other")
+    direction, remark = 1 if sign == "+" else -1, ""
     try:
         for amount, unit in parts:
-            total += float(amount) * _UNIT_SPANS[unit]
-        return _checked(now + total if sign == "+" else now - total, text)
+            total += direction * float(amount) * _UNIT_SPANS.get(unit, timedelta())
+            months += direction * float(amount) * _UNIT_MONTHS.get(unit, 0)
+        if months:
+            now, remark = _by_months(text, now, months, zone)
+        return _checked(now + total, text), remark, bool(months)
     except OverflowError:
         raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text) from None
+
+
+def _by_months(
+    text: str, now: datetime, months: float, zone: tzinfo | None
+) -> tuple[datetime, str]:
+    """Return the same day and time of another month in a time zone, and a remark on it."""
+    local = now.astimezone(zone).replace(tzinfo=None, fold=0)
+    year, month = divmod(local.year * 12 + local.month - 1 + int(months), 12)
+    if months % 1:
+        raise _not_valid(text, "months are whole: give days")
+    if not EPOCH.year <= year <= MAXYEAR:
+        raise OverflowError
+    try:
+        there = local.replace(year=year, month=month + 1)
+    except ValueError:
+        why = f"{year}-{month + 1:02} has no day {local.day}: give a date"
+        raise _not_valid(text, why) from None
+    return _instant(text, there, zone, whole_day=False)
 
 
 def _moment(
