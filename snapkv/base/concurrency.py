@@ -48,6 +48,13 @@ class Condition(Protocol):
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until the predicate holds; return what it returned last."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not (found := predicate()):
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return found
 
     def notify_all(self) -> None:
         """Wake all that wait."""
@@ -57,17 +64,29 @@ class Condition(Protocol):
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
 
-class Flag(Protocol):
-    """A flag to wait for."""
+class Flag:
+    """A flag to wait for; a signal handler may set one of threads.
+
+    `threading.Event` has a `threading.Condition`; `ThreadCondition` says what is wrong with it.
+    """
+
+    def __init__(self, changed: Condition) -> None:
+        self._set, self._changed = False, changed
 
     def is_set(self) -> bool:
         """Return whether the flag is set."""
+        return self._set
 
     def set(self) -> None:
         """Set the flag, and wake all that wait."""
+        with self._changed:
+            self._set = True
+            self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the flag; return whether it is set."""
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout)
 
 
 class Waker(Protocol):
@@ -184,15 +203,7 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
                 self.acquire()  # an interrupt came before the wait: the block will release it
             raise
 
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until the predicate holds; return what it returned last."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while not (found := predicate()):
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            self.wait(left)
-        return found
+    wait_for = Condition.wait_for
 
     def notify(self) -> None:
         """Wake one waiting thread."""
@@ -205,31 +216,6 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
             self._news.notify_all()
 
 
-class ThreadFlag:
-    """A flag of threads whose lock no interrupt leaves taken; a signal handler may set it.
-
-    `threading.Event` has a `threading.Condition`; `ThreadCondition` says what is wrong with it.
-    """
-
-    def __init__(self) -> None:
-        self._set, self._changed = False, ThreadCondition()
-
-    def is_set(self) -> bool:
-        """Return whether the flag is set."""
-        return self._set
-
-    def set(self) -> None:
-        """Set the flag, and wake all that wait."""
-        with self._changed:
-            self._set = True
-            self._changed.notify_all()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the flag; return whether it is set."""
-        with self._changed:
-            return self._changed.wait_for(self.is_set, timeout)
-
-
 class ThreadRuntime:
     """The runtime of code that runs in threads; most of its parts are from `threading`."""
 
@@ -237,9 +223,13 @@ class ThreadRuntime:
     ident = staticmethod(threading.get_ident)
     lock = staticmethod(threading.Lock)
     condition = staticmethod(ThreadCondition)
-    event = staticmethod(ThreadFlag)
     waker = staticmethod(ThreadWaker)
     pause = staticmethod(time.sleep)
+
+    @staticmethod
+    def event() -> Flag:
+        """Return a new flag."""
+        return Flag(ThreadCondition())
 
     @staticmethod
     def start(target: Callable[[], object], name: str) -> threading.Thread:

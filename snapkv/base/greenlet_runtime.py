@@ -23,9 +23,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
-from snapkv.base.concurrency import runtime
+from snapkv.base.concurrency import Condition, Flag, runtime
 from snapkv.base.extras import requires_extra
 
 with requires_extra("aio", "asyncio on etcd"):
@@ -44,6 +45,8 @@ class GreenletRuntime:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._works: set[asyncio.Task[object]] = set()
+        self.lock, self.condition = partial(LoopLock, self), partial(LoopCondition, self)
+        self.waker = partial(LoopWaker, self)
 
     @property
     def place(self) -> asyncio.AbstractEventLoop:
@@ -107,21 +110,9 @@ class GreenletRuntime:
         """Return the id of this call's greenlet."""
         return id(getcurrent())
 
-    def lock(self) -> LoopLock:
-        """Return a new lock."""
-        return LoopLock(self)
-
-    def condition(self) -> LoopCondition:
-        """Return a new condition."""
-        return LoopCondition(self)
-
-    def event(self) -> LoopFlag:
-        """Return a new event."""
-        return LoopFlag(self)
-
-    def waker(self) -> LoopWaker:
-        """Return a new waker."""
-        return LoopWaker(self)
+    def event(self) -> Flag:
+        """Return a new flag."""
+        return Flag(self.condition())
 
     def start(self, target: Callable[[], object], name: str) -> LoopWork:
         """Run a function as a task of the loop.
@@ -219,7 +210,7 @@ class LoopLock:
         self.release()
 
 
-class LoopCondition:
+class LoopCondition(Condition):
     """A condition of calls in one loop. It needs no lock: no other call runs between two waits."""
 
     def __init__(self, runtime: GreenletRuntime) -> None:
@@ -235,16 +226,6 @@ class LoopCondition:
         finally:
             self._waiting.discard(news)
 
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until the predicate holds; return what it returned last."""
-        until = None if timeout is None else self._runtime.loop.time() + timeout
-        while not (holds := predicate()):
-            left_s = None if until is None else until - self._runtime.loop.time()
-            if left_s is not None and left_s <= 0:
-                break
-            self.wait(left_s)
-        return holds
-
     def notify_all(self) -> None:
         """Wake all that wait."""
         for news in self._waiting:
@@ -258,31 +239,11 @@ class LoopCondition:
         pass
 
 
-class LoopFlag:
-    """A flag of calls in one loop."""
-
-    def __init__(self, runtime: GreenletRuntime) -> None:
-        self._set, self._changed = False, LoopCondition(runtime)
-
-    def is_set(self) -> bool:
-        """Return whether the flag is set."""
-        return self._set
-
-    def set(self) -> None:
-        """Set the flag, and wake all that wait."""
-        self._set = True
-        self._changed.notify_all()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the flag; return whether it is set."""
-        return self._changed.wait_for(self.is_set, timeout)
-
-
 class LoopWaker:
     """A waker of one loop, which any thread may wake."""
 
     def __init__(self, runtime: GreenletRuntime) -> None:
-        self._runtime, self._woken = runtime, LoopFlag(runtime)
+        self._runtime, self._woken = runtime, runtime.event()
 
     def wake(self) -> None:
         """Wake the call that waits, or the next one."""
@@ -291,7 +252,7 @@ class LoopWaker:
     def wait(self, timeout: float) -> None:
         """Wait for the waker, or for `timeout` seconds."""
         self._woken.wait(timeout)
-        self._woken = LoopFlag(self._runtime)
+        self._woken = self._runtime.event()
 
 
 class LoopWork:

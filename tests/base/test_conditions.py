@@ -14,7 +14,7 @@ import pytest
 import snapkv
 import snapkv.coordination.session as session_module
 from snapkv.base import concurrency
-from snapkv.base.concurrency import ThreadCondition, ThreadFlag
+from snapkv.base.concurrency import Flag, ThreadCondition
 from snapkv.errors import StoreClosedError
 
 WAIT_S = 20.0
@@ -205,5 +205,5 @@ def test_an_event_that_a_handler_sets_ends_the_wait_of_its_own_thread(
 ) -> None:
     """Nobody wakes a thread that does not wait yet, so it looks by itself."""
     monkeypatch.setattr(concurrency, "LOOK_S", 0.01)
-    event = ThreadFlag()
+    event = Flag(ThreadCondition())
     assert ends(lambda: signalled_at(place, event.wait, event.set))
