@@ -23,7 +23,7 @@ from snapkv.reading.log import Logged, differences_of, log
 from snapkv.reading.view import View
 from snapkv.store.restore import ChosenKeys, committed, writes_of
 from snapkv.store.store_writer import StoreWriter
-from snapkv.times import When, format_time, is_number, physical_ms
+from snapkv.times import When, dated, format_time, is_number, physical_ms
 
 TRIES = 64
 """The most commits that a revert tries while other writers change its keys."""
@@ -123,6 +123,7 @@ def _commit_at(keys: View[str], when: When) -> Logged:
     Raises `InvalidTimeError` if such a commit does not exist, or several have the millisecond.
     """
     reader, asked, same = keys.reader, keys.reader.resolve(when), list[Logged]()
+    name = repr(when) if isinstance(when, str) else dated(asked)
     for found in log(keys, until=when, wanted=1, details=True):
         ts, revision = found.commit.ts, found.commit.revision
         in_its_ms = not is_number(when) and physical_ms(asked) == physical_ms(ts)
@@ -136,9 +137,9 @@ def _commit_at(keys: View[str], when: When) -> Logged:
         return same[0]
     if same:
         named = ", ".join(f"rev:{each.commit.revision}" for each in same)
-        raise InvalidTimeError(f"several commits have the time {when!r}: name one as {named}", when)
+        raise InvalidTimeError(f"several commits have the time {name}: name one as {named}", when)
     advice = "give the time of a commit, or rev:N, as the log shows them"
-    raise InvalidTimeError(f"no commit has the time {when!r}: {advice}", when)
+    raise InvalidTimeError(f"no commit has the time {name}: {advice}", when)
 
 
 def reverted(
@@ -159,4 +160,5 @@ def reverted(
             return plan._replace(commit=committed(core, ops, left))
         except ConflictError as e:
             lost = e
-    raise lost
+    why = f"other writers committed first in each of {TRIES} tries; try again later"
+    raise ConflictError(lost.failed, why, tries=TRIES) from lost

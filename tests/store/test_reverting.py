@@ -7,6 +7,7 @@ import pytest
 from snapkv import CompactedError, KeyNotFoundError, RevertConflictError, Reverted, format_time
 from snapkv.errors import (
     CommitTooLargeError,
+    ConflictError,
     FutureRevisionError,
     InvalidOptionError,
     InvalidTimeError,
@@ -347,6 +348,17 @@ def test_a_key_that_is_absent_again_is_not_made_in_silence(intruded):
     engine.intrude = intrude
     with pytest.raises(RevertConflictError):
         store.revert(wrong)
+    assert "a" not in store.at()
+
+
+def test_writers_that_never_rest_are_an_error_that_says_what_to_do(intruded):
+    store, other, engine = intruded
+    store.save("a", b"1")
+    wrong = store.commit(deletes=["a"]).ts
+    engine.intrude = lambda: other.save("other", b"1")
+    with pytest.raises(ConflictError, match="in each of 64 tries; try again later") as caught:
+        store.revert(wrong)
+    assert caught.value.tries == 64
     assert "a" not in store.at()
 
 

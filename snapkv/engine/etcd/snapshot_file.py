@@ -69,7 +69,7 @@ class _Buckets:
 
     def __init__(self, data: bytes) -> None:
         self._data, self._size = data, len(data) - SHA256_BYTES
-        *magic, self._page_bytes, _, self._root = META.unpack_from(data)
+        *magic, self._page_bytes, _, self._root = META.unpack_from(data.ljust(META.size))
         if tuple(magic) != MAGIC or self._size % SECTOR_BYTES:
             raise NotAStoreError("this is not a file of etcdctl snapshot save, nor a whole one")
         if hashlib.sha256(memoryview(data)[: self._size]).digest() != data[self._size :]:
