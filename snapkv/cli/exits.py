@@ -187,3 +187,24 @@ def sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM, where they have a handler, come after a block that starts a child.
+
+    Otherwise the child could run while its `Popen` is not known yet, and outlive the command.
+    """
+    heard = list[int]()
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    handled = {each: found for each in numbers if callable(found := signal.getsignal(each))}
+    for number in handled:
+        signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        for number in heard[:1]:
+            signal.raise_signal(number)

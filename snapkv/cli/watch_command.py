@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -16,12 +17,12 @@ from subprocess import PIPE, Popen
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
 
-from snapkv.base.files import FilePath, readable, written
-from snapkv.base.waiting import pause
+from snapkv.base.files import FILE_MODE, FilePath, open_made, readable, typed_errors, written
+from snapkv.base.waiting import monotonic, pause
 from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
-from snapkv.cli.exits import CommandError, Exit, sigterm_as_interrupt
+from snapkv.cli.exits import CommandError, Exit, interrupts_later, sigterm_as_interrupt
 from snapkv.cli.formats import Json, change_json, commit_json, json_line, written_change_json
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.named_keys import common, prefixes_in
@@ -49,6 +50,8 @@ WAIT_S = 0.5
 """The wait after the first try, in seconds; each further wait is twice as long."""
 ANSWER_S = 10.0
 """The longest that a try waits for a webhook, in seconds."""
+END_S = 5.0
+"""The longest that an ended watch waits for its command's end after SIGTERM, in seconds."""
 QUIET_S = 60.0
 """The time without a change, in seconds, after which a watch writes its position."""
 _KEPT_BYTES_MAX = 64 << 20
@@ -89,10 +92,10 @@ def watch(
     attempt = _attempt(exec, webhook)
     after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
-    with sigterm_as_interrupt(), options.readable() as kv:
+    with sigterm_as_interrupt(), kept_in(state) as kept, options.readable() as kv:
         prefixes = prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
         until, store_id = seconds(timeout), kv.reader.format.store_id.hex()
-        at, wait = _position_in(state, store_id, kv), QUIET_S if until is None else until
+        at, wait = _position_in(kept, state, store_id, kv), QUIET_S if until is None else until
 
         def keep(timestamp: int) -> None:
             if state is not None:  # the time of a commit, by which the file is checked
@@ -254,15 +257,32 @@ def _deliver(attempt: Callable[[bytes], None], fields: Json) -> None:
 
 
 def _run(command: str, body: bytes) -> None:
-    """Run a command as `sh -c` does; what ends the watch ends its processes, too."""
-    with Popen(["/bin/sh", "-c", command], stdin=PIPE, start_new_session=True) as process:  # noqa: S603, the caller's own command
-        try:
-            process.communicate(body)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
+    """Run a command as `sh -c` does; what ends the watch ends its process group, too."""
+    process: Popen[bytes] | None = None
+    try:
+        with interrupts_later():
+            process = Popen(["/bin/sh", "-c", command], stdin=PIPE, start_new_session=True)  # noqa: S603, the caller's own command
+        process.communicate(body)
+    except BaseException:
+        if process is not None:
+            _end(process)
+        raise
     if process.returncode:
         raise CommandError(f"the command ended with code {process.returncode}", Exit.LATER)
+
+
+def _end(process: Popen[bytes]) -> None:
+    """End the process group of a command: with SIGTERM, and after `END_S` with SIGKILL."""
+    deadline = monotonic() + END_S
+    with suppress(ProcessLookupError):  # none of the group is left
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            while monotonic() < deadline:
+                process.poll()
+                os.killpg(process.pid, 0)
+                pause(0.02)
+        finally:  # a second Ctrl-C does not wait
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _post(url: str, body: bytes) -> None:
@@ -281,9 +301,9 @@ def _post(url: str, body: bytes) -> None:
         raise CommandError(f"{parts.netloc} answers {status}", code)
 
 
-def _position_in(path: str | None, store_id: str, kv: Keys) -> int | None:
+def _position_in(text: str | None, path: str | None, store_id: str, kv: Keys) -> int | None:
     """Return the time of the commit in a file, None without one; raise unless the store has it."""
-    if (text := kept_in(path)) is None:
+    if text is None:
         return None
     if (found := _POSITION.fullmatch(text)) is None:
         raise InvalidFileError(f"{path} is not the state of a watch: delete it, or give another")
@@ -292,12 +312,29 @@ def _position_in(path: str | None, store_id: str, kv: Keys) -> int | None:
     return int(found[2])
 
 
-def kept_in(path: FilePath | None) -> str | None:
-    """Return the position that a watch has kept in a file; None without a file."""
-    if path is None or not os.path.exists(path):
-        return None
-    with readable(path) as file:
-        return file.read(_KEPT_BYTES_MAX).decode(errors="replace")
+@contextmanager
+def kept_in(path: FilePath | None) -> Iterator[str | None]:
+    """Yield the position that a watch has kept in a file, None without a file.
+
+    Until the end the watch has the lock of `FILE.lock`, which stays: the file itself is replaced.
+    """
+    if path is None:
+        yield None
+        return
+    name = f"{os.path.realpath(path)}.lock"
+    with typed_errors(os.fspath(path)):
+        descriptor = open_made(name, FILE_MODE)
+    with open(descriptor, "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            message = f"another watch keeps its position in {path}: end it, or give another file"
+            raise CommandError(message, Exit.LATER) from e
+        text = None
+        if os.path.exists(path):
+            with readable(path) as file:
+                text = file.read(_KEPT_BYTES_MAX).decode(errors="replace")
+        yield text
 
 
 def keep_in(path: FilePath | None, position: str) -> None:

@@ -351,6 +351,55 @@ def test_signals_end_a_watch_at_once(cli: Cli, number: int, while_: str) -> None
         assert (place / "position").read_text() == position
 
 
+@pytest.mark.parametrize("leader", ["waits", "ends at once"])
+def test_a_command_that_ignores_sigterm_is_killed(cli: Cli, leader: str) -> None:
+    commits(cli, 1)
+    child = cli.place / "child"
+    deaf = "(trap '' TERM; while :; do sleep 0.1; done) & echo $! > child; wait"
+    line = f"trap '' TERM; {deaf}" if leader == "waits" else deaf
+    with following(cli, *FROM_START, "--state", "position", "--exec", line) as (process, _):
+        wait_until(lambda: child.exists() and child.read_text().endswith("\n"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PROCESS_TIMEOUT_S) == 130
+    pid = int(child.read_text())
+    try:
+        wait_until(lambda: not is_running(pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_kills_the_watch_as_it_starts_ends_too(
+    cli: Cli, number: signal.Signals
+) -> None:
+    """The signal comes when the command runs and the watch does not know its process yet."""
+    commits(cli, 1)
+    line = f"echo $$ > child; kill -{number.name[3:]} $PPID; exec sleep 1000"
+    for _ in range(3):
+        assert cli.process(*FROM_START, "--exec", line).code == 130
+        pid = int((cli.place / "child").read_text())
+        try:
+            wait_until(lambda pid=pid: not is_running(pid))
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_two_watches_do_not_share_a_state(cli: Cli) -> None:
+    (made,) = commits(cli, 1)
+    (cli.place / "link").symlink_to("position")
+    with following(cli, *FROM_START, "--state", "position", "--exec", "cat >> got") as (process, _):
+        wait_until((cli.place / "got").exists)
+        for name in ("position", "link"):
+            answer = cli(*UNTIL_QUIET, "--state", name, "--exec", "touch ran")
+            said = f"another watch keeps its position in {name}: end it, or give another file"
+            assert (answer.code, said in answer.err) == (7, True)
+        process.kill()
+    cli.ok(*UNTIL_QUIET, "--state", "link", "--exec", "cat >> got")
+    assert distinct(revisions((cli.place / "got").read_text())) == [made]
+
+
 def has_grown(path: Path, size: int) -> bool:
     return path.stat().st_size > size
 

@@ -78,12 +78,12 @@ def watch(
     the error stream has the --since with which the next watch goes on. With --resume FILE nothing
     is missing: the file has the place of each member after the last item that was printed.
     """
-    token = None if resume is None else _token_in(resume)
-    after = None if token is not None else moment(since_, "since")
     idle_s, policy = seconds(timeout), chosen.policy("stale")
     renderer = Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
-    with Stop() as stop, chosen.open_members(out) as open_fleet:
+    with Stop() as stop, kept_in(resume) as kept, chosen.open_members(out) as open_fleet:
+        token = _token_in(kept, resume)
+        after = None if token is not None else moment(since_, "since")
         prefixes = prefixes_in(given, prefix)
         shows = _Shows(out, renderer, open_fleet, patch, prefixes)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
@@ -100,9 +100,9 @@ def watch(
             report(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
 
 
-def _token_in(path: Path) -> str | None:
+def _token_in(token: str | None, path: Path | None) -> str | None:
     """Return what a watch has kept in a file; None if the file is empty or does not exist."""
-    if not (token := kept_in(path)):
+    if not token:
         return None
     try:
         decoded(token)
