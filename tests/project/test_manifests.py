@@ -54,6 +54,13 @@ def test_each_object_is_in_the_namespace_of_the_manifests(kind: str) -> None:
     assert {name for kind, name in found.items() if kind not in without} == {"snapkv"}
 
 
+def test_the_pages_apply_one_folder_at_a_time() -> None:
+    """kubectl takes one `-k`: of several the last one counts, without a word."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        for line in re.findall("kubectl apply.*", page.read_text()):
+            assert line.count(" -k ") <= 1, (page, line)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_mount_has_a_volume(kind: str) -> None:
     pod = pod_of(kind)
