@@ -143,7 +143,12 @@ def noted(quiet: QuietCommits, after: Mark, high: Mark, steps: list[CommitSummar
 
 
 def look_at(
-    source: Source, low: Mark, high: Mark, quiet: QuietCommits, ignores: Ignores, budget: Budget
+    source: Source,
+    low: Mark,
+    high: Mark,
+    quiet: QuietCommits,
+    ignores: Ignores | None,
+    budget: Budget,
 ) -> None:
     """Find out which commits in (low, high] are ignored, newest first, while there is time."""
     for after, until in quiet.unread(low, high):

@@ -178,6 +178,11 @@ class Context(PageRequest):
         return self.rendering.ignored_paths(self.source.redaction)
 
     @property
+    def quiet(self) -> QuietCommits | None:
+        """What remembers the commits that the site leaves out; None if the URL shows them."""
+        return None if self.rendering.ignore != self.site.rendering.ignore else self.site.quiet
+
+    @property
     def prefix(self) -> str:
         """The prefix of the keys, the whole one by default."""
         return self.state["prefix"] or self.source.root
@@ -272,12 +277,13 @@ class Context(PageRequest):
             budget, ignores = self.budget(), self.ignores
             only, known_ms = times_back(self.source, low, high, filtered, wanted, budget, ignores)
             return bar(self.source, *self.span, buckets_max=most, only=only, known_ms=known_ms)
-        quiet, ignores, (start, end) = self.site.quiet, self.ignores, self.span
+        quiet, (start, end) = self.site.quiet, self.span
         margin = width_ms(end - start, most)
         low, high = self.source.mark_at_ms(start - margin), self.source.mark_at_ms(end + margin)
-        if ignores and (self.site.record or quiet.ignored or quiet.ticks(low, high)):
+        if self.site.record or quiet.ignored or quiet.ticks(low, high):
+            ignores = self.site.rendering.ignored_paths(self.source.redaction)
             look_at(self.source, low, high, quiet, ignores, self.budget(BAR_BUDGET))
-        left_out: dict[str, Any] = {"ignored": quiet.ignored} if ignores else {}
+        left_out: dict[str, Any] = {"ignored": quiet.ignored} if self.ignores else {}
         left_out |= {} if self.state["ticks"] == "1" else {"ticks": quiet.ticks}
         return bar(self.source, start, end, buckets_max=most, **left_out)
 

@@ -84,7 +84,7 @@ def commits(c: Context) -> Page:
         limit=state.limit(STEPS_MAX, 1_000),
         budget=c.budget(1.0 if c.ignores is None else QUIET_BUDGET),
         ignores=c.ignores,
-        quiet=None if c.ignores is None or prefix or ticks else c.site.quiet,
+        quiet=None if prefix or ticks else c.quiet,
     )
     found = replace(found, steps=[c.attributed(step) for step in found.steps])
     return Page("commits.html", "Commits", found, command=c.source.command("log", *log_words(c)))
@@ -376,7 +376,7 @@ def stepped(c: Context) -> str:
     else:
         mark = c.source.mark(here)
         below: When = f"rev:{max(1, mark.revision - is_at(c, mark))}"
-        quiet = None if c.ignores is None or c.state["prefix"] else c.site.quiet
+        quiet = None if c.state["prefix"] else c.quiet
         more: dict[str, Any] = {"limit": 1, "budget": c.budget(10), "quiet": quiet}
         found = steps_back(c.source, below, **where, **more)
     fields = {name: value for name, value in c.state.fields.items() if name not in STEP_DROPS}

@@ -12,7 +12,7 @@ import snapkv
 from snapkv.engine.contract import Put
 from snapkv.rendering import Redaction
 from snapkv.rendering.ignored_paths import IgnoredPaths
-from snapkv.ui import Source
+from snapkv.ui import Rendering, Source
 from snapkv.ui.commit_list import look_at, steps_back, steps_on
 from snapkv.ui.quiet_commits import QuietCommits
 
@@ -122,6 +122,17 @@ def test_the_page_counts_and_shows_what_is_asked_for(store, loud):
             buckets = served.json(f"/bar.json?{query}")["buckets"]
             assert sum(each["count"] for each in buckets) == listed, query
         assert "Hide heartbeats" in served.page("/?ignore=none").text
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+def test_the_bar_of_a_site_that_ignores_nothing_counts_no_tick(store, loud):
+    with Served(store, rendering=Rendering(ignore=())) as served:
+        for query in ("", "&ticks=1"):
+            listed = len(served.json(f"/commits.json?limit=1000&look=longer{query}")["steps"])
+            found = served.json(f"/bar.json?look=longer{query}")
+            assert sum(each["count"] for each in found["buckets"]) == listed, query
+            assert found["ignored"] == 0
+        assert listed == len(list(store.commits()))
 
 
 def test_known_ticks_are_counted_between_any_marks(store, loud, rng):
