@@ -146,6 +146,15 @@ class PageRequest:
         return key
 
     @cached_property
+    def now_ms(self) -> int:
+        """The time of now, in milliseconds."""
+        raise NotImplementedError
+
+    def ago(self, timestamp: int) -> Markup:
+        """Return how long ago a time was; its title has the time."""
+        return time_html(timestamp, ago_text(self.now_ms - physical_ms(timestamp)))
+
+    @cached_property
     def rendering(self) -> Rendering:
         """How values are shown."""
         rendering: Rendering = self.site.rendering
@@ -227,6 +236,11 @@ class Context(PageRequest):
         return self.source.names.name(key)
 
     # --- the moment and the range ---
+
+    @cached_property
+    def now_ms(self) -> int:
+        """The time of now; of an archive, the time of its newest commit."""
+        return self.source.now_ms()
 
     @cached_property
     def at(self) -> When | None:
@@ -347,10 +361,6 @@ class Context(PageRequest):
     def since_html(self) -> Markup:
         """Return the beginning of the range, as `moment_html`."""
         return time_html(self.source.timestamp(self.since))
-
-    def ago(self, timestamp: int) -> Markup:
-        """Return how long ago a time was; its title has the time."""
-        return time_html(timestamp, ago_text(self.source.now_ms() - physical_ms(timestamp)))
 
     def crumbs(self) -> list[tuple[str, str]]:
         """Return the parts of the prefix with the prefix that each ends, the last ones of many."""

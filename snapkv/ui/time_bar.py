@@ -77,7 +77,7 @@ class Bar:
         step = self.step_ms
         form = "day" if step >= _D else "minute" if span > _D else "clock"
         first = -(-(self.start_ms - MONDAY_MS) // step) * step + MONDAY_MS
-        form = "second" if step < _M else form
+        form = "ms" if step < _S else "second" if step < _M else form
         return [(self.share(ms), iso_ms(ms), form) for ms in range(first, self.end_ms, step)]
 
     @property

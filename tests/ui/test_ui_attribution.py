@@ -148,6 +148,30 @@ def test_the_labels_of_the_axis_are_round(store, hours):
     assert all(each.endswith(":00:00.000Z") for each in times if hours == 100)
 
 
+@pytest.mark.parametrize("tz", ["utc", "local"])
+def test_the_labels_of_a_short_span_differ(browser, served, store, axe, tz):
+    end = store.reader.clock.now_ms()
+    person = Person(browser, served.url, axe, timezone_id="Asia/Kolkata")
+    page = person.open(f"/?span={end - 900}..{end}&tz={tz}")
+    labels = list(filter(None, page.locator("svg.axis text").all_text_contents()))
+    assert len(labels) >= 3
+    assert len(set(labels)) == len(labels)
+    person.close()
+
+
+def test_how_long_ago_it_was_goes_on_in_an_open_page(browser, served, axe):
+    person = Person(browser, served.url, axe)
+    person.page.clock.install()  # of the browser, whose time has nothing to do with the server's
+    page = person.open("/keys?prefix=mail/")
+    by = page.locator(".by").first
+    assert by.inner_text() == "2 h ago, bob@desk"
+    page.clock.run_for(2 * HOUR_MS)
+    assert by.inner_text() == "4 h ago, bob@desk"
+    page.clock.run_for(100 * 24 * HOUR_MS)
+    assert by.inner_text() == "3 months ago, bob@desk"
+    person.close()
+
+
 def test_the_axis_is_round_in_local_time_too(browser, served, axe):
     person = Person(browser, served.url, axe, timezone_id="Asia/Kolkata")
     for tz in ("utc", "local"):

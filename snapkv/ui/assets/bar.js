@@ -3,7 +3,7 @@
 
 (() => {
   const root = document.documentElement;
-  const DRAG_PX = 4, RENEW_MS = 500, RETRY_MS = 3000;
+  const DRAG_PX = 4, RENEW_MS = 500, RETRY_MS = 3000, AGO_MS = 1000;
   const ISO = /\d{4}-\d\d-\d\dT[\d:.]+Z/g;
   const TYPED = /^(\d{4}-\d\d-\d\d|today|yesterday)?(?:t|\s+)?(\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)?$/;
 
@@ -31,6 +31,7 @@
     if (form === "clock") return parts.slice(0, 2).join(":");
     if (form === "day") return day;
     const ms = date.getMilliseconds();
+    if (form === "ms") return `${parts.join(":")}.${pad(ms, 3)}`;
     return `${day} ${parts.join(":")}${ms ? `.${pad(ms, 3)}` : ""}`;
   }
 
@@ -91,6 +92,25 @@
     form.addEventListener("submit", () => {
       for (const field of form.querySelectorAll("input[id]")) field.value = utcText(field.value);
     });
+  }
+
+  // --- how long ago times were, while the page is open; by the server's clock ---
+
+  const OPENED_MS = Date.now();
+  const UNITS = Object.entries({ years: 365 * 86400, months: 30 * 86400, d: 86400, h: 3600, min: 60, s: 1 });
+
+  // As `ago_text` of the server.
+  function agoText(seconds) {
+    const found = UNITS.find(([name, size]) => seconds >= (name.length > 3 ? 2 : 1) * size);
+    return found ? `${Math.floor(seconds / found[1])} ${found[0]} ago` : "just now";
+  }
+
+  function showAgo() {
+    const now = Number(root.dataset.now) + Date.now() - OPENED_MS;
+    for (const each of document.querySelectorAll("time[data-form=ago]")) {
+      const text = agoText((now - new Date(each.dateTime)) / 1000);
+      if (each.textContent !== text) each.textContent = text;
+    }
   }
 
   // --- the bar: a click is a moment, a drag is a range ---
@@ -312,4 +332,5 @@
   watchKeys();
   watchTicks();
   follow();
+  if (root.dataset.now) setInterval(showAgo, AGO_MS);
 })();

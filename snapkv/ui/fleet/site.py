@@ -213,6 +213,11 @@ class FleetContext(PageRequest):
         return self.site.fleet.timestamp_of("-0s")
 
     @cached_property
+    def now_ms(self) -> int:
+        """The time of now, in milliseconds."""
+        return physical_ms(self.now)
+
+    @cached_property
     def at(self) -> int | None:
         """The moment, None for now."""
         return self._timestamp("at")
