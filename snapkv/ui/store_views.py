@@ -121,24 +121,21 @@ def changes(c: Context) -> Page:
         children_max=c.state.part(CHILDREN_MAX),
         budget=c.budget(),
     )
-    found = replace(found, rows=_with_last(c, found.rows))
+    last = newest_of(c, found.rows)
+    found = replace(found, rows=[replace(each, last=last.get(each.key)) for each in found.rows])
     words = ["diff", c.time_word(c.since), c.time_word(c.at)]
     more = {"view": view, "open": open_keys(c, found.rows), "way": way_of(c)}
     command = c.source.command(*words, *prefix_words(c))
     return Page("changes.html", "Changes", found, more, command)
 
 
-def _with_last(c: Context, rows: list[Row]) -> list[Row]:
-    """Return the rows, each with the newest commit that wrote or removed its key."""
-    stored = [c.source.encode(each.key) for each in rows]
-    kvs = c.source.reader.source(c.at, None, False).get(stored)
-    keys = {each.key: kv for each, kv in zip(rows, kvs, strict=True)}
+def newest_of(c: Context, rows: Sequence[Row]) -> dict[str, VersionRow]:
+    """Return the newest version of the key of each row, or its removal, up to the moment."""
+    befores = {each.key: each.before for each in rows}
+    kvs = c.source.reader.source(c.at, None, False).get([c.source.encode(key) for key in befores])
+    keys = dict(zip(befores, kvs, strict=True))
     newest = newest_versions(c.source, keys, c.at, c.budget())
-    made = ((each, newest.get(each.key)) for each in rows)
-    return [
-        replace(each, last=VersionRow.of(c, each.key, last, each.before)) if last else each
-        for each, last in made
-    ]
+    return {key: VersionRow.of(c, key, each, befores[key]) for key, each in newest.items()}
 
 
 def prefix_words(c: Context | FleetContext) -> list[str]:

@@ -190,6 +190,38 @@ def test_members_that_joined_or_are_away_have_removed_nothing(served, shop):
             assert f"/changes?{named}" in page.links
 
 
+def newest_version(served, member, key, at):
+    """Return the newest version of a key on the page of one member."""
+    versions = served.json(f"/key.json?key={quote(key)}&at={at}&member={member}")["versions"]
+    return {name: versions[0][name] for name in ("timestamp", "revision", "writer", "size")}
+
+
+def test_the_changes_say_when_and_by_which_writer(served, shop):
+    a, b = shop.begun, shop.stamps[-1]
+    (data,) = pages_of(served, f"/changes.json?from={a}&at={b}")
+    assert {"eu", "us", "old"} <= {each["member"] for each in data["members"]}
+    for each in data["members"]:
+        for row in each["rows"]:
+            wanted = newest_version(served, each["member"], row["key"], b)
+            assert wanted.items() <= row["last"].items(), (SEED, each["member"], row["key"])
+    page = served.page(f"/changes?from={a}&at={b}")
+    rows = sum(len(each["rows"]) for each in data["members"])
+    assert len(re.findall(r" ago ?, ann", page.text)) == rows
+    links = [link for link in page.links if link.startswith("/commit?")]
+    assert len(links) == rows
+    assert all("member=" in link for link in links)
+
+
+def test_one_key_says_when_and_by_which_writer(served, shop):
+    at = shop.stamps[-1]
+    data = served.json(f"/key.json?key=image&at={at}")
+    assert {"eu", "us", "old", "kept"} <= data["last"].keys()
+    for member, last in data["last"].items():
+        assert newest_version(served, member, "image", at).items() <= last.items(), (SEED, member)
+    page = served.page(f"/key?key=image&at={at}")
+    assert re.search(r"eu \d+ (min|h) ago ?, ann", page.text)
+
+
 # --- one key ---
 
 

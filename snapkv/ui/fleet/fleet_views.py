@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
+from snapkv.errors import SnapKVError
+from snapkv.reading.deadline import within
 from snapkv.ui.fleet.member_answers import (
     FleetDifferences,
+    MemberDifferences,
+    PartialMoment,
     SameValue,
     fleet_differences,
     fleet_page,
@@ -15,16 +21,20 @@ from snapkv.ui.fleet.member_answers import (
 )
 from snapkv.ui.fleet.site import FleetContext
 from snapkv.ui.key_differences import CHANGED, ROWS_MAX, Row
-from snapkv.ui.request_context import word_of
+from snapkv.ui.page_source import Budget
+from snapkv.ui.request_context import Context, word_of
 from snapkv.ui.store_views import (
     OPEN_BYTES_MAX,
     OPEN_MAX,
     SEEKING,
     Page,
+    VersionRow,
+    newest_of,
     open_rows,
     prefix_words,
     way_of,
 )
+from snapkv.ui.url_state import State
 
 STALE = ("--behind", "stale")
 """The option with which commands treat members that are not final as these pages do."""
@@ -55,9 +65,29 @@ def changes(c: FleetContext) -> Page:
         limit=c.state.limit(ROWS_MAX, 2_000),
         budget=c.budget(SEEKING),
     )
+    budget = c.budget(SEEKING)
+    found = replace(found, members=[_attributed(c, each, after, budget) for each in found.members])
     words = ["diff", word_of(found.since or c.since), word_of(found.until or c.until), *STALE]
     more = {"open": open_keys(c, found), "way": way_of(c)}
     return Page("fleet/changes.html", "Changes", found, more, c.command(*words, *prefix_words(c)))
+
+
+def _attributed(
+    c: FleetContext, found: MemberDifferences, seen: PartialMoment, budget: Budget
+) -> MemberDifferences:
+    last = newest_in(c, found.member, found.rows, seen, budget)
+    return replace(found, rows=[replace(each, last=last.get(each.key)) for each in found.rows])
+
+
+def newest_in(
+    c: FleetContext, member: str, rows: list[Row], seen: PartialMoment, budget: Budget
+) -> dict[str, VersionRow]:
+    """Return `newest_of` of a member as it was seen; nothing without time, or without answer."""
+    assert seen.moment is not None
+    at = State("/key", {"at": f"rev:{seen.moment.members[member].revision}"})
+    with suppress(SnapKVError), within(c.site.fleet.connection(member).timeout):
+        return {} if budget.over else newest_of(Context(c.site.site_of(member), at), rows)
+    return {}
 
 
 def open_keys(c: FleetContext, found: FleetDifferences) -> dict[str, set[str]]:
@@ -75,7 +105,11 @@ def values(c: FleetContext) -> Page:
     if not key:
         return Page("fleet/key.html", "One key", None)
     make = newest_moment if c.at is None else moment_at
-    found = fleet_values(c.site, make(c.site.fleet, c.shown, c.until), key, c.following)
+    seen, budget = make(c.site.fleet, c.shown, c.until), c.budget(SEEKING)
+    found = fleet_values(c.site, seen, key, c.following)
+    row = Row(key, CHANGED, None, None, None, None)
+    for name in (name for each in found.values for name in each.members):
+        found.last[name] = newest_in(c, name, [row], seen, budget).get(key)
     words = ["get", key, "--at", word_of(found.timestamp or c.until), *STALE]
     more = {"shown": compared_values(c, key, found.values), "way": way_of(c)}
     return Page("fleet/key.html", key, found, more, c.command(*words))

@@ -13,7 +13,7 @@ from snapkv.fleet.pin import Pin, Seen
 from snapkv.reading.deadline import within
 from snapkv.times import physical_ms
 from snapkv.ui.fleet.site import FleetSite, kind_of
-from snapkv.ui.key_differences import VALUES_BYTES_MAX, Counted, Row, differences
+from snapkv.ui.key_differences import VALUES_BYTES_MAX, Attributed, Counted, Row, differences
 from snapkv.ui.page_source import Budget
 
 
@@ -328,7 +328,8 @@ class FleetValues:
 
     `without` has the members without the key, `absent` the members that do not belong to the fleet
     at the moment, `unknown` the members whose value is not known, with the reason. `behind` are
-    shown at their newest state, which is not final at the moment. `following` begins the next page.
+    shown at their newest state, which is not final at the moment. `last` has the newest version of
+    each member, if it is known. `following` begins the next page.
     """
 
     key: str
@@ -339,6 +340,7 @@ class FleetValues:
     unknown: dict[str, str] = field(default_factory=dict)
     behind: list[str] = field(default_factory=list)
     following: str | None = None
+    last: dict[str, Attributed | None] = field(default_factory=dict)
 
 
 def fleet_values(
