@@ -187,11 +187,13 @@ class Application:
             return page_answers.error_answer(
                 403, "restoring from this page is off: see --allow-restore"
             )
-        timestamp, head = _number(form, "timestamp"), _number(form, "head")
+        timestamp, head = (_number(form.get(name, ""), name) for name in ("timestamp", "head"))
         fields = {name: form_text_of(form.get(name, "")) for name in ("prefix", "key", "conflicts")}
-        reverts = form.get("reverts") == "1"
+        revert = form.get("revert", "")
+        reverts = tuple(_number(each, "revert") for each in revert.split(",") if each)
         wanted = Wanted(timestamp, reverts=reverts, **fields)
-        fields |= {"revert" if reverts else "at": str(timestamp), "member": member}
+        fields |= {"revert": revert} if reverts else {"at": str(timestamp)}
+        fields["member"] = member
 
         def made() -> Response:
             try:
@@ -277,8 +279,8 @@ def _user(request: Request) -> str | None:
     return found[0] if found else None
 
 
-def _number(form: Mapping[str, str], name: str) -> int:
-    number = whole_number(form.get(name, ""))
+def _number(text: str, name: str) -> int:
+    number = whole_number(text)
     if number is None:
         raise InvalidOptionError(f"the form has no valid {name}: open the preview again")
     return number

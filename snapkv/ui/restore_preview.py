@@ -31,16 +31,16 @@ STALE = "another commit was made since the preview; nothing was restored: look a
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to put back: the state of a moment, or what a commit changed, of all keys or some.
+    """What to put back: the state of a moment, or what commits changed, of all keys or some.
 
-    `conflicts` is what happens to keys that changed again after the commit: `theirs` leaves them
+    `conflicts` is what happens to keys that changed again after the commits: `theirs` leaves them
     alone, `force` puts them back, too; without either, they are only shown.
     """
 
-    when: When
+    when: When | None
     prefix: str = ""
     key: str = ""
-    reverts: bool = False
+    reverts: tuple[When, ...] = ()
     conflicts: str = ""
 
     @property
@@ -55,8 +55,13 @@ class Wanted:
 
 
 class Plan(NamedTuple):
-    """What changes from the state `head` (a revision), and the moment or commit put back."""
+    """What changes from the state `head` (a revision), and the moment or the commits put back.
 
+    `timestamps` are of the reverted commits, newest first. `timestamp` and `revision` are those of
+    the moment, or of the oldest commit.
+    """
+
+    timestamps: list[int]
     timestamp: int
     revision: int
     head: int
@@ -71,10 +76,12 @@ class Preview:
 
     It writes or removes `total` keys, of which the first are in `rows`. `longer` says which of them
     are not below the prefix. `phrase` is what a person types to confirm it. `conflicts` are the
-    newest commits of keys that changed again after a reverted commit.
+    newest commits of keys that changed again after a reverted commit. `timestamps`, `timestamp` and
+    `revision` are as in `Plan`.
     """
 
     wanted: Wanted
+    timestamps: list[int]
     timestamp: int
     revision: int
     head: int
@@ -99,12 +106,12 @@ class Restores:
     def _planned(self, wanted: Wanted) -> Plan:
         if not wanted.reverts:
             past, head, changes = planned(self._store, wanted.when, wanted.chosen)
-            return Plan(past.timestamp, past.revision, head.revision, changes, {}, "")
+            return Plan([], past.timestamp, past.revision, head.revision, changes, {}, "")
         newest = self._store.reader.timeline.head().revision
         ways = wanted.conflicts == "theirs", wanted.conflicts == "force"
-        found, writes = next(revert_plans(self._store.raw, [wanted.when], wanted.chosen, *ways))
-        commit = self._store.at(wanted.when)
-        of = commit.timestamp, commit.revision, newest
+        found, writes = next(revert_plans(self._store.raw, wanted.reverts, wanted.chosen, *ways))
+        commits = {each.revision: each.timestamp for each in map(self._store.at, wanted.reverts)}
+        of = sorted(commits.values(), reverse=True), min(commits.values()), min(commits), newest
         return Plan(*of, list(found.changes), found.conflicts, writes["note"])
 
     def preview(self, wanted: Wanted, rows_max: int = ROWS_MAX) -> Preview:
@@ -119,7 +126,7 @@ class Restores:
         longer = LongerNames(wanted.prefix, (each.key for each in plan.changes))
         total, named = len(plan.changes), str(longer) if longer and not wanted.key else None
         phrase, conflicts = wanted.phrase(total), plan.conflicts
-        of = plan.timestamp, plan.revision, plan.head, total, counts
+        of = plan.timestamps, plan.timestamp, plan.revision, plan.head, total, counts
         return Preview(wanted, *of, rows, named, conflicts, plan.note, phrase)
 
     def carry_out(

@@ -476,20 +476,20 @@ def put_back(c: Context, rows: Sequence[Row]) -> list[str]:
 
 
 def restore(c: Context) -> Page:
-    """Show what restoring the moment, or reverting a commit, would change; and the form for it."""
+    """Show what restoring the moment, or reverting commits, would change; and the form for it."""
     if c.site.restores is None:
         raise InvalidOptionError("restoring from this page is off: start it with --allow-restore")
-    state, reverted = c.state, c.source.when(c.state["revert"])
-    if reverted is not None and c.site.record is not None:
+    state, named = c.state, map(c.source.when, c.state["revert"].split(","))
+    reverts = tuple(each for each in named if each is not None)
+    if reverts and c.site.record is not None:
         raise InvalidOptionError("a record is not restored: only its recorder writes it")
-    if (when := reverted or c.at) is None:
+    if not reverts and c.at is None:
         return Page("restore.html", "Restore", None)
     way = state.choice("conflicts", "", *WAYS)
-    wanted = Wanted(
-        when, "" if state["key"] else state["prefix"], state["key"], reverted is not None, way
-    )
+    wanted = Wanted(c.at, "" if state["key"] else state["prefix"], state["key"], reverts, way)
     found = c.site.restores.preview(wanted, state.part(PREVIEWED_MAX))
-    words = ["revert" if wanted.reverts else "restore", c.time_word(found.timestamp)]
+    words = ["revert" if reverts else "restore"]
+    words += map(c.time_word, found.timestamps or [found.timestamp])
     key = ["--key"] if wanted.reverts else []
     words += [*prefix_words(c), *([*key, wanted.key] if wanted.key else [])]
     words += [f"--{way}"] if way else []

@@ -16,6 +16,8 @@ SHARED = ("at", "from", "span", "prefix", "tz", "follow", "ignore", "member", "m
 OF_MEMBER = ("member", "a", "b", "after", "older", "start", "follow", "look", "limit")
 """The fields that a link to another member of a fleet leaves out."""
 TIMES = ("at", "from")
+MANY = "revert"
+"""The field that a form may send several times: its values become one, with commas."""
 FIELDS_MAX = 40
 QUERY_BYTES_MAX = 20_000
 """The most bytes that a URL's fields take as a query. A page repeats them in each of its links."""
@@ -148,23 +150,20 @@ class State:
 
 
 def _parsed(query: bytes) -> dict[str, str]:
-    """Return the fields of a query that are not empty; raise for one with two values."""
-    try:
-        pairs = parse_qsl(
-            query.decode("latin-1"),
-            keep_blank_values=True,
-            errors="surrogateescape",
-            max_num_fields=FIELDS_MAX,
-        )
-    except ValueError as e:
-        raise InvalidOptionError(f"the query of the URL is not valid: {e}") from e
+    """Return the fields of a query that are not empty; raise if one but `MANY` has two values."""
+    text = query.decode("latin-1")
+    pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
     fields: dict[str, str] = {}
     for name, value in pairs:
-        if value and fields.setdefault(name, value) != value:
+        if value and name == MANY and name in fields:
+            fields[name] += f",{value}"
+        elif value and fields.setdefault(name, value) != value:
             raise InvalidOptionError(
                 f"the URL has {name[:40]}= twice: {fields[name][:40]!r} and {value[:40]!r}; "
                 "give it once"
             )
+    if len(fields) > FIELDS_MAX:
+        raise InvalidOptionError(f"the URL has {len(fields):,} fields: give at most {FIELDS_MAX}")
     return fields
 
 

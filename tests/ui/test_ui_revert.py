@@ -89,6 +89,36 @@ def test_a_commit_is_reverted_and_nothing_else(person, shop):
     assert shop.state()["web/config"] == b"image: 1.26"
 
 
+def test_several_commits_of_the_list_are_reverted_together(person, shop, clock):
+    hotfix = shop.store.save("web/config", b"image: 1.27", writer="eve@desk", note="hotfix")
+    clock.advance(MINUTE_MS)
+    page = person.open("/")
+    page.get_by_label("Choose deploy 1.26").check()
+    page.get_by_label("Choose hotfix").check()
+    person.accessible()
+    person.follow(page.get_by_role("button", name="Revert the chosen…"))
+    assert page.inner_text("h1") == "Revert"
+    assert "2 commits of" in page.inner_text("main")
+    assert page.get_by_label("Conflicts").count() == 0  # the deploy's key is of the hotfix, too
+    assert f"snapkv revert {hotfix} {shop.deploy}" in page.inner_text("#command")
+    assert sorted(person.texts("summary .key")) == ["web/config", "web/flags", "web/limits"]
+    page.get_by_label("to confirm").fill("yes")
+    page.locator("form.confirm button").click()
+    page.get_by_role("alert").wait_for()
+    assert "2 commits of" in page.inner_text("main")  # the preview after a mistake
+    confirm(page)
+    assert shop.state() == BEFORE | {"mail/host": b"mail2.example"}
+    assert shop.newest().note.startswith("revert 20")
+    person.complaints.clear()
+
+
+def test_ticks_change_nothing_so_they_are_not_chosen(person, shop):
+    shop.store.tick()
+    page = person.open("/?ticks=1")
+    assert len(person.texts("ol.list .title")) == 4
+    assert page.locator("ol.list input[name=revert]").count() == 3
+
+
 def test_the_moment_before_a_commit_is_restored(person, shop):
     page = person.open(f"/commit?at={shop.deploy}")
     person.follow(page.get_by_role("link", name="Restore the moment before it…"))
@@ -165,7 +195,7 @@ def test_a_key_that_comes_meanwhile_does_not_take_the_ticks_of_another(person, s
 
 def test_now_is_no_commit_to_revert(served):
     text = httpx.get(f"{served.url}/restore?revert=now").text
-    assert 'name="reverts" value="1"' not in text
+    assert 'name="revert"' not in text
 
 
 def test_a_version_a_key_and_a_row_of_changes_lead_to_their_own_restore(person, shop):
@@ -222,7 +252,8 @@ def test_a_form_cannot_name_what_was_not_shown(shop, served):
         return served.http.post("/restore", data=fields | changes, headers=origin)
 
     before = shop.state()
-    assert sent(reverts="0", confirm="revert 3 keys").status_code == 400
+    assert sent(revert="", confirm="revert 3 keys").status_code == 400
+    assert sent(revert=f"{shop.deploy},x").status_code == 400
     assert sent(key="nothing").status_code == 404
     assert shop.state() == before
     shop.store.save("web/config", b"image: 1.27")
