@@ -520,18 +520,18 @@ def _moment(
     time = match["time"] or "00:00"
     if match["offset"]:
         zone = _zone(text, match["offset"])
+    today = now.astimezone(zone).date()
+    named = match["date"] or "today"
+    day = {"today": today, "yesterday": today - timedelta(days=1)}.get(named)
+    time = time.replace(",", ".")
+    time = f"0{time}" if time.partition(":")[0] in set("0123456789") else time
     try:
-        today = now.astimezone(zone).date()
-        named = match["date"] or "today"
-        day = {"today": today, "yesterday": today - timedelta(days=1)}.get(named)
-        time = time.replace(",", ".")
-        time = f"0{time}" if time.partition(":")[0] in set("0123456789") else time
         naive = datetime.fromisoformat(f"{day.isoformat() if day else named}T{time}")
-        instant, remark = _instant(text, naive, zone, whole_day=match["time"] is None)
-    except InvalidTimeError:
-        raise
-    except (OverflowError, ValueError):
+    except ValueError:
         raise _not_valid(text, "that day or time of day does not exist") from None
+    if not EPOCH.year - 1 <= naive.year < MAXYEAR:  # its neighbours have to be dates, too
+        raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text)
+    instant, remark = _instant(text, naive, zone, whole_day=match["time"] is None)
     ms = instant.microsecond // 1_000
     return _checked(instant.replace(microsecond=ms * 1_000), text), remark
 

@@ -224,6 +224,12 @@ def test_what_is_no_time(text):
         understood(text, NOW_MS, BERLIN)
 
 
+@pytest.mark.parametrize("text", ["9999-12-31", "0001-01-01", "31 dec 9999", "0001-01-01Z"])
+def test_a_day_that_exists_but_has_no_timestamp(text):
+    with pytest.raises(InvalidTimeError, match="is before 1970 or too far ahead"):
+        understood(text, NOW_MS, BERLIN)
+
+
 @pytest.mark.parametrize("offset", ["+25:00", "+24", "-01:60", "+9900", "-0099"])
 def test_an_offset_that_is_none_is_named_and_told_how_to_write_one(offset):
     for text in (f"14:05{offset}", f"2026-11-22T14:05:00 {offset}"):
