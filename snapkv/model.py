@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from snapkv.errors import dated
 
@@ -51,7 +51,9 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     from html import escape
 
     def cell(name: str, value: object) -> str:
-        text = "" if value is None else str(value)
+        text = "" if value is None else value
+        if not isinstance(text, str):
+            text = "".join(islice(_pieces(value), CELL_CHARS_MAX + 1))
         if isinstance(value, bytes):
             text = value[: 4 * CELL_CHARS_MAX].decode(errors="backslashreplace")
         elif name == "ts" and isinstance(value, int):
@@ -68,6 +70,22 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     lines = "".join(f"<tr>{each}</tr>" for each in body)
     above = f"<p>{escape(title)}</p>" if title else ""
     return f"{above}<table><tr>{head}</tr>{lines}</table>{more}"
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """Yield what `str` of a value says, of lists and dicts piece by piece: they may be huge."""
+    if type(value) not in (list, dict):
+        yield repr(value[: CELL_CHARS_MAX + 1]) if isinstance(value, str | bytes) else str(value)
+        return
+    yield "{" if isinstance(value, dict) else "["
+    for number, each in enumerate(cast(Iterable[object], value)):
+        if number:
+            yield ", "
+        yield from _pieces(each)
+        if isinstance(value, dict):
+            yield ": "
+            yield from _pieces(value[each])
+    yield "}" if isinstance(value, dict) else "]"
 
 
 class NotebookTable:

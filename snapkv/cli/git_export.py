@@ -1,8 +1,9 @@
 """The export of a history into git: one git commit for each commit, on a branch of its own.
 
-The author is the writer, its mail `WRITER@snapkv.invalid` if the writer has none; the message is
-the note, and two trailers: the commit's exact time, from which the next export continues, and the
-origin, which is the id of the store and the prefix. Modes of files come from an import of git.
+The author is the writer, its mail `WRITER@snapkv.invalid` if the writer has none, with %XX so that
+no two writers share one; the message is the note, and two trailers: the commit's exact time, from
+which the next export continues, and the origin, which is the id of the store and the prefix. Modes
+of files come from an import of git.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from urllib.parse import quote
 
 from snapkv.cli.exits import AdvisedError, Exit
 from snapkv.cli.formats import counted, key_text
@@ -124,9 +126,9 @@ def author_of(writer: str) -> str:
     """Return the author of a writer's commits, as git has it.
 
     >>> print(author_of("Ann <ann@example.com>"), author_of("job 7"))
-    Ann <ann@example.com> job 7 <job-7@snapkv.invalid>
+    Ann <ann@example.com> job 7 <job%207@snapkv.invalid>
     """
     if found := _AUTHOR.fullmatch(writer):
         return f"{found[1].strip() or found[2]} <{found[2]}>"
     name = re.sub(r"[<>\x00-\x1f]+", " ", writer).strip() or "unknown"
-    return f"{name} <{re.sub('[^a-zA-Z0-9_.+-]+', '-', name)}@snapkv.invalid>"
+    return f"{name} <{quote(writer, safe='+') or name}@snapkv.invalid>"

@@ -208,11 +208,11 @@ def _read(source: str, field: str) -> Iterable[tuple[str, bytes]]:
     if os.path.isdir(source):
         return read_folder(source)
     if source == "-":
-        return read_json(standard_input("the source -", "name a file").read(), source, field)
+        return read_json(standard_input("the source -", "name a file"), source, field)
     if not source.endswith((".json", ".jsonl")):
         raise CommandError(f"{source!r} is not a folder, FILE.json or FILE.jsonl: name one, or -")
     with readable(source) as file:
-        return read_json(file.read(), source, field)
+        return list(read_json(file, source, field))
 
 
 def _import_git(options: StoreOptions, source: str, prefix: str) -> None:

@@ -13,12 +13,14 @@ import tempfile
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from snapkv.base import files
 from snapkv.base.text import value_json
 from snapkv.errors import InvalidFileError, InvalidKeyError
 
+SOURCE_BYTES_MAX = 256 << 20
+"""The most bytes of a source, which is in memory as a whole."""
 ADVICE = "export a --prefix without it, or into FILE.jsonl, which takes any key"
 
 
@@ -28,6 +30,7 @@ def read_folder(folder: str) -> Iterator[tuple[str, bytes]]:
     def reject(e: OSError) -> NoReturn:
         raise InvalidFileError(f"{e.filename} cannot be read: {e.strerror}") from e
 
+    size = 0
     for place, folders, names in os.walk(folder, onerror=reject):
         for path in (Path(place, name) for name in (*folders, *names)):
             try:
@@ -40,6 +43,8 @@ def read_folder(folder: str) -> Iterator[tuple[str, bytes]]:
                         f"{path} belongs to a git clone: name a folder without it"
                     )
                 if path.is_file():
+                    size += path.stat().st_size
+                    _check_size(size, folder)
                     yield os.fsencode(path.relative_to(folder)).decode(), path.read_bytes()
             except UnicodeDecodeError as e:
                 raise InvalidFileError(f"path {str(path)!r} is not valid UTF-8: rename it") from e
@@ -47,11 +52,19 @@ def read_folder(folder: str) -> Iterator[tuple[str, bytes]]:
                 reject(e)
 
 
-def read_json(text: bytes, what: str, field: str) -> Iterator[tuple[str, bytes]]:
+def _check_size(size: int, what: str) -> None:
+    if size > SOURCE_BYTES_MAX:
+        most = f"{SOURCE_BYTES_MAX >> 20} MiB"
+        raise InvalidFileError(f"{what} has more than {most}: import parts of it one by one")
+
+
+def read_json(file: BinaryIO, what: str, field: str) -> Iterator[tuple[str, bytes]]:
     """Yield the keys and values of JSON: an object of them, or records; lines of records else.
 
-    `what` names the text, as FILE.json or else; `field` of a record has its key.
+    `what` names the file, as FILE.json or else; `field` of a record has its key.
     """
+    text = file.read(SOURCE_BYTES_MAX + 1)
+    _check_size(len(text), what)
     if what.endswith(".json"):
         found = _parsed(text, what)
     else:

@@ -41,6 +41,8 @@ PAIRS_MAX = 64
 EVENTS_MAX = 128
 HELD_COMMITS_MAX = 64
 """The most commits whose changes wait until the values before them are read."""
+COUNTS_MAX = 100_000
+"""The number of keys after which a search for a text forgets how often their values had it."""
 
 
 class Moved(NamedTuple):
@@ -265,10 +267,13 @@ def gained_or_lost(
     """Yield the commits, of all in order, after which values have a text more or less often.
 
     `touched` are the keys of these values. Remembers of each key how often its value has the text;
-    before its first change, 128 values are read in a round trip. Holds `HELD_COMMITS_MAX` commits.
+    before its first change, 128 values are read in a round trip. Holds `HELD_COMMITS_MAX` commits;
+    when it remembers more than `COUNTS_MAX` keys, it forgets them and reads again.
     """
     counts = dict[bytes, int]()
     for page in iter(lambda: list(islice(found, HELD_COMMITS_MAX)), []):
+        if len(counts) > COUNTS_MAX:
+            counts.clear()
         first = {each.last.kv.key: each for one, _ in reversed(page) for each in one.touched}
         new = [each for key, each in first.items() if each.existed and key not in counts]
         for at in range(0, len(new), PRIOR_READS_MAX):

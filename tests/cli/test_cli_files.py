@@ -3,13 +3,15 @@
 import json
 import os
 import random
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from cli_runner import Cli
+from cli_runner import PROCESS_TIMEOUT_S, Cli
 
-from snapkv.copying.key_files import read_folder
+from snapkv.copying.key_files import SOURCE_BYTES_MAX, read_folder
 from snapkv.errors import InvalidFileError
 
 pytestmark = pytest.mark.slow
@@ -169,6 +171,49 @@ def test_an_import_that_is_too_large_takes_batches(cli: Cli) -> None:
     assert "use --batches" in cli("import", "-", stdin=text).err
     answer = cli.ok("import", "-", "--batches", stdin=text)
     assert "in 2 commits" in answer.err
+
+
+def test_a_source_that_is_too_large_is_not_read_into_memory(cli: Cli) -> None:
+    """Files without contents on the disk; each is within the bound, both are beyond it."""
+    folder = cli.place / "in"
+    folder.mkdir()
+    for name in ("a.json", "b.json"):
+        (folder / name).touch()
+        os.truncate(folder / name, (SOURCE_BYTES_MAX >> 1) + 1)
+    (cli.place / "x.jsonl").symlink_to("/dev/zero")
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
+        "from snapkv.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    )
+    for source in (folder, cli.place / "x.jsonl"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "import", str(source)],
+            env=cli.variables(),
+            capture_output=True,
+            text=True,
+            timeout=PROCESS_TIMEOUT_S,
+        )
+        said = f"snapkv: {source} has more than 256 MiB: import parts of it one by one\n"
+        assert (done.returncode, done.stderr) == (2, said)
+    assert not Path(cli.url.partition(":")[2]).exists()
+
+
+def test_numbers_of_json(cli: Cli) -> None:
+    """Integers keep all digits, other numbers become Python's floats."""
+    text = b'{"key": "a", "value": [12345678901234567890, 0.1000000000000000055, 1.10, 1E2]}'
+    cli.ok("import", "-", stdin=text)
+    assert cli.ok("get", "a").out == "[12345678901234567890,0.1,1.1,100.0]"
+    answer = cli("import", "-", stdin=b'{"key": "a", "value": 1e400}')
+    assert (answer.code, "-, record 1 cannot be stored: " in answer.err) == (2, True)
+
+
+def test_an_export_has_what_is_redacted_on_the_screen(cli: Cli) -> None:
+    cli.ok("put", "secrets/a", "hunter2")
+    cli.patch.setenv("SNAPKV_REDACT", "secrets/")
+    assert "hunter2" not in cli.ok("ls", "--long").out
+    cli.ok("export", str(cli.place / "out.jsonl"))
+    cli.ok("import", str(cli.place / "out.jsonl"), "--prefix", "again/")
+    assert cli.ok("get", "again/secrets/a").out == "hunter2"
 
 
 def test_a_folder_that_cannot_be_read_is_named() -> None:

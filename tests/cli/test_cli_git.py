@@ -122,7 +122,7 @@ def test_blame_names_the_writer_and_an_export_continues(cli: Cli, out: Repo) -> 
         "author Ann",
         "author-mail <ann@example.com>",
         "author job 7",
-        "author-mail <job-7@snapkv.invalid>",
+        "author-mail <job%207@snapkv.invalid>",
     ]
     assert out.git("log", "--reverse", "--format=%s", "snapkv").decode().split("\n")[:2] == [
         "first",
@@ -130,6 +130,18 @@ def test_blame_names_the_writer_and_an_export_continues(cli: Cli, out: Repo) -> 
     ]
     exact = out.git("log", "-1", "--format=%(trailers:key=Snapkv-Commit,valueonly)", "snapkv")
     assert cli.ok("show", exact.decode().strip(), "--json").json[0]["writer"] == "job 7"
+
+
+def test_no_two_writers_share_a_mail(cli: Cli, out: Repo) -> None:
+    writers = ["Ünal", "Önal", "日本", "中国", "job 7", "job-7", "a<b", "a b", "a%20b", "+", "-"]
+    for number, writer in enumerate(writers):
+        cli.ok("put", "a", f"{number}", "--writer", writer)
+    cli.ok("export", "--git", "out")
+    mails = out.git("log", "--format=%ae", BRANCH).decode().splitlines()
+    assert len(set(mails)) == len(writers), mails
+    assert "job%207@snapkv.invalid" in mails
+    rows = out.git("shortlog", "-s", "-e", BRANCH).splitlines()
+    assert [row.split()[0] for row in rows] == [b"1"] * len(writers)
 
 
 def test_an_export_ends_at_a_time_and_the_next_one_continues(cli: Cli, out: Repo) -> None:

@@ -19,6 +19,8 @@ from snapkv.metrics.prometheus import STORE, families
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "metrics.md").read_text()
 ALERTS = DOCS / "alerts-snapkv.yaml"
+ALERT_TESTS = Path(__file__).with_name("alerts_test.yaml")
+ALERT_TESTS = Path(__file__).with_name("alerts_test.yaml")
 DASHBOARD = json.loads((DOCS / "grafana-snapkv.json").read_text())
 NAME = re.compile(r"\b(?:snapkv|cdcmeta)_\w+")
 IMPLIED = {"url", "store", "into", "cluster"}
@@ -130,12 +132,53 @@ def test_no_two_alerts_have_one_name() -> None:
     assert len({*names}) == len(names)
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: Debian's prometheus has it")
-def test_promtool_takes_the_alerts_and_they_fire_as_they_should() -> None:
-    for words in (["check", "rules", ALERTS], ["test", "rules", "tests/metrics/alerts_test.yaml"]):
-        done = subprocess.run(
-            ["promtool", *words], cwd=DOCS.parent, capture_output=True, text=True, timeout=60
-        )
+PROMQL = {
+    r'\b(snapkv|cdcmeta)_\w+(\{\w+(=~|!=|=)"[^"]*"\})?': "VECTOR",
+    r"\bVECTOR\[\d+[smhd]\]": "RANGE",
+    r"\b\d+(\.\d+)?": "NUMBER",
+    r"\b(rate|increase)\(RANGE\)": "VECTOR",
+    r"\b(sum|max|min|count)( by \(\w+(, \w+)*\) )?\(VECTOR\)": "VECTOR",
+    r"\bhistogram_quantile\(NUMBER, VECTOR\)": "VECTOR",
+    r"\bVECTOR (==|!=|<|>|/) (VECTOR|NUMBER)(?!\[)\b": "VECTOR",
+}
+"""The forms of PromQL that alerts use, and what each becomes; an alert is a vector."""
+
+
+def kind_of(query: str) -> str:
+    """Return what a query becomes; what is not one word is not a query."""
+    while (before := query) and (query := _reduced(query)) != before:
+        pass
+    return query
+
+
+def _reduced(query: str) -> str:
+    for form, kind in PROMQL.items():
+        query = re.sub(form, kind, query)
+    return query
+
+
+def test_a_query_that_is_not_promql_is_found() -> None:
+    assert kind_of("sum by (url) (rate(snapkv_ticks_total[5m])) > 0.5") == "VECTOR"
+    for wrong in ("sum(snapkv_x", "rate(snapkv_x) > 1", "sum by url (snapkv_x)", "snapkv_x > "):
+        assert kind_of(wrong) != "VECTOR", wrong
+
+
+def test_prometheus_takes_the_alerts_and_they_fire_as_they_should() -> None:
+    """Asks promtool, too, where it is: Debian's prometheus has it."""
+    for alert in alerts():
+        assert {"alert", "expr", "labels", "annotations"} <= alert.keys()
+        assert re.fullmatch(r"\d+[smhd]", alert.get("for", "0s"))
+        assert kind_of(alert["expr"]) == "VECTOR", alert["alert"]
+    checks = [
+        each
+        for test in yaml.safe_load(ALERT_TESTS.read_text())["tests"]
+        for each in test["alert_rule_test"]
+    ]
+    assert {each["alertname"] for each in checks} <= {alert["alert"] for alert in alerts()}
+    if shutil.which("promtool") is None:
+        return
+    for words in (["check", "rules", ALERTS], ["test", "rules", ALERT_TESTS]):
+        done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

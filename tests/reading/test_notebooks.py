@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 import snapkv
-from snapkv.model import CELL_CHARS_MAX, ROWS_MAX
+from snapkv.model import CELL_CHARS_MAX, ROWS_MAX, html_table
 from snapkv.times import format_time
 
 SCRIPT = "<script>alert(1)</script>"
@@ -74,6 +74,31 @@ def test_long_and_binary_values_are_short(store):
     for _, value in shown(store.at())[1:]:
         assert len(value) == CELL_CHARS_MAX + 1
     assert shown(store.at())[1][1].startswith("\\xff\\xfe")
+
+
+class Unseen:
+    """What is too far in a value for a cell to show."""
+
+    def __repr__(self):
+        raise AssertionError("it was written out")
+
+
+def test_a_huge_value_is_not_written_out_for_a_cell():
+    beyond = Unseen()
+    long = [*["x" * 1_000_000] * 200, beyond]
+    for value in ({"n": [*range(200), beyond]}, long, {"a": {"b": [""] * 200, "c": beyond}}):
+        with pytest.raises(AssertionError, match="written out"):
+            str(value)
+        text = Table(html_table(["value"], [[value]])).rows[1][0]
+        assert len(text) == CELL_CHARS_MAX + 1
+        assert text.endswith("…")
+
+
+@pytest.mark.parametrize(
+    "value", [{}, [], {"a": [1, "b", {"c": None}], 2: b"\xff"}, [[[]], {}], 1.5, "text", ("a", 1)]
+)
+def test_a_small_value_is_shown_as_python_shows_it(value):
+    assert Table(html_table(["value"], [[value]])).rows[1] == [str(value)]
 
 
 def test_histories_and_differences_are_shown_and_then_iterated_over(store):

@@ -36,11 +36,12 @@ def made(store):
     return made
 
 
-@pytest.mark.parametrize("pages", [(256, 64), (5, 3)])
+@pytest.mark.parametrize("pages", [(256, 64, 100), (5, 3, 2)])
 def test_commits_of_a_text_are_those_of_a_model(store, made, monkeypatch, pages):
-    """With small pages, too, so that a page ends anywhere."""
+    """With small pages, too, so that a page ends anywhere, and with few counts in memory."""
     monkeypatch.setattr(snapkv.reading.log, "LOG_PAGE_COMMITS", pages[0])
     monkeypatch.setattr(snapkv.reading.log, "HELD_COMMITS_MAX", pages[1])
+    monkeypatch.setattr(snapkv.reading.log, "COUNTS_MAX", pages[2])
     middle, late = made[40][0].ts, made[100][0].ts
     for text in ("web:1.25", "beta", "5 w", "nowhere"):
         for options in ({}, {"ignore_case": True}):
