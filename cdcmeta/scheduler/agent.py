@@ -29,21 +29,7 @@ from cdcmeta.scheduler.core.states import (
 )
 from cdcmeta.scheduler.core.watermarks import Digest
 from cdcmeta.scheduler.owner.cluster import check_name, check_revision
-from cdcmeta.scheduler.protocol.messages import (
-    NO_BARRIER,
-    Announce,
-    Body,
-    DispatchTable,
-    DispatchTableResponse,
-    Envelope,
-    Header,
-    Heartbeat,
-    HeartbeatResponse,
-    KnownOwner,
-    MessageVerdict,
-    Sync,
-    agent_accepts,
-)
+from cdcmeta.scheduler.protocol import messages
 
 
 class ExecutorStatus(NamedTuple):
@@ -226,25 +212,25 @@ class Agent:
         *,
         epoch: int,
         changefeed_epoch: int = 0,
-        owner: KnownOwner,
+        owner: messages.KnownOwner,
         version: str = "1",
     ) -> None:
         check_name("a capture", name)
         check_name("a version", version)
         check_revision("a capture's epoch", epoch, 0)
         check_revision("a changefeed's epoch", changefeed_epoch, 0)
-        if not isinstance(owner, KnownOwner):
+        if not isinstance(owner, messages.KnownOwner):
             raise InvalidArgumentError(f"owner is a KnownOwner, not {owner!r}")
         if executor.all_tables():
             raise InvalidArgumentError("the executor of a new agent must have no tables")
         self.name, self.epoch = name, epoch
         self.owner = owner
-        self.barrier = NO_BARRIER
+        self.barrier = messages.NO_BARRIER
         """How far tables may be replicated, as of the owner's last heartbeat; for executors."""
         self._barrier_of = (0, 0)
         self.is_stopping = False
         """Whether this capture leaves; it is never reset."""
-        self.refused: Counter[MessageVerdict] = Counter()
+        self.refused: Counter[messages.MessageVerdict] = Counter()
         """The number of rejected messages, by reason."""
         self.failures: dict[str, Exception] = {}
         """The last error of the executor, by table, until it replicates."""
@@ -263,7 +249,7 @@ class Agent:
         """The tables of `_busy` whose action the executor has begun."""
         self._reports: dict[str, TableStatus] = {}
         """What is to be reported in this tick, by table."""
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: messages.Heartbeat | None = None
         """The newest heartbeat, to be answered in this tick."""
         self._is_announced = False
         """Whether a new owner gets a Sync in this tick."""
@@ -280,7 +266,7 @@ class Agent:
         """Return the tables that it has a pipeline for, by name."""
         return sorted(table for table, kept in self._kept.items() if isinstance(kept, RunningTable))
 
-    def tick(self, inbox: Iterable[Envelope]) -> list[Envelope]:
+    def tick(self, inbox: Iterable[messages.Envelope]) -> list[messages.Envelope]:
         """Apply the owner's messages, continue the actions under way, and return the answers.
 
         These are at most one answer to all heartbeats and one to all announcements, or one message
@@ -297,18 +283,20 @@ class Agent:
         for table in list(self._busy):
             self._continue(table)
         owner, bodies = self.owner, self._answers()
-        header = Header(self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch)
-        return [Envelope(header, body) for body in bodies]
+        header = messages.Header(
+            self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch
+        )
+        return [messages.Envelope(header, body) for body in bodies]
 
     # --- receiving ---
 
-    def _receive(self, envelope: Envelope) -> None:
+    def _receive(self, envelope: messages.Envelope) -> None:
         header, body = envelope
-        if not isinstance(body, Announce | Heartbeat | DispatchTable):
+        if not isinstance(body, messages.Announce | messages.Heartbeat | messages.DispatchTable):
             # messages of captures are for an owner; their senders do not count as one
-            self.refused[MessageVerdict.NOT_FOR_US] += 1
+            self.refused[messages.MessageVerdict.NOT_FOR_US] += 1
             return
-        verdict, known = agent_accepts(
+        verdict, known = messages.agent_accepts(
             header, self.name, self.epoch, self._changefeed_epoch, self.owner
         )
         if known.revision > self.owner.revision:
@@ -319,18 +307,18 @@ class Agent:
             self.failures = {t: e for t, e in self.failures.items() if t in self._kept}
             self._reports, self._heartbeat, self._is_announced = {}, None, False
         self.owner = known
-        if verdict is not MessageVerdict.ACCEPTED:
+        if verdict is not messages.MessageVerdict.ACCEPTED:
             self.refused[verdict] += 1
             return
         match body:
-            case Announce():
+            case messages.Announce():
                 self._is_announced = True
-            case Heartbeat():
+            case messages.Heartbeat():
                 self._accept_heartbeat(body)
-            case DispatchTable(request):
+            case messages.DispatchTable(request):
                 self._apply(request)
 
-    def _accept_heartbeat(self, heartbeat: Heartbeat) -> None:
+    def _accept_heartbeat(self, heartbeat: messages.Heartbeat) -> None:
         when = (self.owner.revision, heartbeat.number)
         if when >= self._barrier_of:
             self.barrier, self._barrier_of = heartbeat.barrier, when
@@ -450,7 +438,7 @@ class Agent:
         token, _, _, (start, *_) = self._held(table)
         return self._executor.add_table(table, start, token, is_prepare=action is Action.PREPARE)
 
-    def _refresh_news(self, heartbeat: Heartbeat) -> None:
+    def _refresh_news(self, heartbeat: messages.Heartbeat) -> None:
         """Read the status of tables with news; of all, if the executor cannot say which have."""
         laggards = getattr(self._executor, "laggards", None)
         if laggards is None:
@@ -517,20 +505,22 @@ class Agent:
         if before is None or status.token >= before.token:
             self._reports[status.table] = status
 
-    def _answers(self) -> list[Body]:
+    def _answers(self) -> list[messages.Body]:
         """Return the messages of this tick to the owner."""
         reports, self._reports = self._reports, {}
-        answers: list[Body] = []
+        answers: list[messages.Body] = []
         if self._is_announced:
-            answers.append(Sync(self._version, self._all(), self.is_stopping))
+            answers.append(messages.Sync(self._version, self._all(), self.is_stopping))
         if self._heartbeat is not None:
             answers.append(self._answered(self._heartbeat, reports))
         else:
-            answers += [DispatchTableResponse(status) for status in reports.values()]
+            answers += [messages.DispatchTableResponse(status) for status in reports.values()]
         self._heartbeat, self._is_announced = None, False
         return answers
 
-    def _answered(self, heartbeat: Heartbeat, reports: dict[str, TableStatus]) -> HeartbeatResponse:
+    def _answered(
+        self, heartbeat: messages.Heartbeat, reports: dict[str, TableStatus]
+    ) -> messages.HeartbeatResponse:
         """Return the answer to a heartbeat, which includes the reports of single tables."""
         statuses: dict[str, TableStatus] = {}
         kept, forgotten = self._kept, self._forgotten
@@ -552,7 +542,7 @@ class Agent:
         if len(kept) - len(statuses) > ENDED_MAX:
             self._forget()
         rest = None if self._rest is None else self._replicated.rest(statuses, self._rest)
-        return HeartbeatResponse(tuple(statuses.values()), self.is_stopping, rest)
+        return messages.HeartbeatResponse(tuple(statuses.values()), self.is_stopping, rest)
 
 
 def _farther(held: RunningTable, progress: Progress) -> RunningTable:

@@ -8,6 +8,7 @@ from math import cos, pi, sin
 
 from markupsafe import Markup
 
+from cdcmeta.ui import svg
 from cdcmeta.ui.generation_logs import (
     GENERATIONS_MAX,
     RANGES_MAX,
@@ -20,17 +21,6 @@ from cdcmeta.ui.generation_logs import (
     ring_at,
 )
 from cdcmeta.ui.page_requests import command, integer, needed, span_of, store_of, time_of_moment
-from cdcmeta.ui.svg import (
-    COLOURS,
-    LaneBar,
-    LaneSpan,
-    lane_picture,
-    number,
-    picture,
-    printed,
-    shape,
-    text,
-)
 from snapkv import format_time
 from snapkv.times import physical_ms
 from snapkv.ui import Context, Page
@@ -71,18 +61,18 @@ def generation_page(c: Context) -> Page:
     if found.key is not None:
         words = ["streams", "at", str(found.generation.time), found.key.key, "--log", log]
     line = command(c, *words) if c.at is None else ""
-    title = f"Generation {printed(log)} {format_time(found.generation.time)}"
+    title = f"Generation {svg.printed(log)} {format_time(found.generation.time)}"
     span = span_of(c)
     more = {"picture": ring_picture(found), "lane": lambda row: _lane(row, span)}
     return Page("cdcmeta/generation.html", title, found, more, line)
 
 
-def _lane(row: GenerationRow, span: LaneSpan) -> Markup:
+def _lane(row: GenerationRow, span: svg.LaneSpan) -> Markup:
     end = None if row.until is None else physical_ms(row.until)
     until = "" if row.until is None else f" until {format_time(row.until)}"
     title = f"{row.phase}: from {format_time(row.time)}{until}"
-    return lane_picture(
-        [LaneBar(physical_ms(row.time), end, row.phase.replace(" ", "-"), title)], span, title
+    return svg.lane_picture(
+        [svg.LaneBar(physical_ms(row.time), end, row.phase.replace(" ", "-"), title)], span, title
     )
 
 
@@ -114,21 +104,21 @@ def ring_picture(ring: TokenRing) -> Markup:
     if ring.key is not None:
         turn = _ring_position(ring.key.token)
         where = f"M{_at(turn, KEY_FROM)} L{_at(turn, KEY_TO)}"
-        parts.append(shape("path", "key", f"{ring.key.key}: token {ring.key.token}", d=where))
+        parts.append(svg.shape("path", "key", f"{ring.key.key}: token {ring.key.token}", d=where))
     parts += [
-        text(CENTRE, CENTRE - 12, f"{generation.ranges:,} ranges", "middle strong"),
-        text(CENTRE, CENTRE + 10, f"{generation.streams:,} streams", "middle"),
-        text(CENTRE, CENTRE + 32, generation.phase, "middle dim"),
+        svg.text(CENTRE, CENTRE - 12, f"{generation.ranges:,} ranges", "middle strong"),
+        svg.text(CENTRE, CENTRE + 10, f"{generation.streams:,} streams", "middle"),
+        svg.text(CENTRE, CENTRE + 32, generation.phase, "middle dim"),
     ]
     title = f"Ring of {generation.ranges:,} ranges with {generation.streams:,} streams"
-    return picture(SIZE, SIZE, title, parts, name="ring")
+    return svg.picture(SIZE, SIZE, title, parts, name="ring")
 
 
 def _ranges(arcs: list[Arc]) -> Iterator[Markup]:
     for n, arc in enumerate(arcs):
         title = f"({arc.start}, {arc.end}]: {arc.streams} streams"
         odd_end = n % 2 if n < len(arcs) - 1 or len(arcs) % 2 == 0 else 2
-        yield shape("path", f"arc r{odd_end}", title, d=_arc(arc.start, arc.end))
+        yield svg.shape("path", f"arc r{odd_end}", title, d=_arc(arc.start, arc.end))
 
 
 def _sectors(arcs: list[Arc]) -> Iterator[Markup]:
@@ -136,7 +126,7 @@ def _sectors(arcs: list[Arc]) -> Iterator[Markup]:
     for arc in arcs:
         step = -(-arc.ranges * (STEPS - 1) // most)
         title = f"({arc.start}, {arc.end}]: {arc.ranges:,} ranges"
-        yield shape("path", f"arc d{step}", title, d=_arc(arc.start, arc.end))
+        yield svg.shape("path", f"arc d{step}", title, d=_arc(arc.start, arc.end))
 
 
 def _streams(arcs: list[Arc]) -> Iterator[Markup]:
@@ -147,11 +137,11 @@ def _streams(arcs: list[Arc]) -> Iterator[Markup]:
         begin, width = _drawn(arc.start, arc.end)
         part = width / (arc.streams or 1)
         for shard in range(arc.streams or 0):
-            paths[shard % COLOURS].append(_curve(begin + part * shard, part, SHARD_RADIUS))
-            shards[shard % COLOURS].add(shard)
+            paths[shard % svg.COLOURS].append(_curve(begin + part * shard, part, SHARD_RADIUS))
+            shards[shard % svg.COLOURS].add(shard)
     for colour, found in sorted(paths.items()):
         named = ", ".join(map(str, sorted(shards[colour])))
-        yield shape("path", f"shard k{colour}", f"Streams of shard {named}", d=" ".join(found))
+        yield svg.shape("path", f"shard k{colour}", f"Streams of shard {named}", d=" ".join(found))
 
 
 def _ring_position(token: int) -> float:
@@ -182,4 +172,4 @@ def _curve(begin: float, width: float, radius: int) -> str:
 def _at(turn: float, radius: float) -> str:
     angle = 2 * pi * turn
     x, y = CENTRE + radius * sin(angle), CENTRE - radius * cos(angle)
-    return f"{number(x)} {number(y)}"
+    return f"{svg.number(x)} {svg.number(y)}"

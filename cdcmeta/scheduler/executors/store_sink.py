@@ -28,6 +28,7 @@ import msgpack
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors import loop_prevention
 from cdcmeta.scheduler.executors.contracts import (
     NOTHING,
     WHOLE,
@@ -35,16 +36,6 @@ from cdcmeta.scheduler.executors.contracts import (
     Origin,
     SinkRecord,
     TableWriter,
-)
-from cdcmeta.scheduler.executors.loop_prevention import (
-    RECORDS,
-    last_place,
-    meta_after,
-    metas_of,
-    next_route,
-    place_of,
-    route_of,
-    without_returning,
 )
 from snapkv import (
     Absent,
@@ -91,7 +82,7 @@ class StoreTableWriter(TableWriter):
         origin: Origin | None = None,
         source: str | None = None,
     ) -> None:
-        self._target, self._space = target, f"{RECORDS}{changefeed}"
+        self._target, self._space = target, f"{loop_prevention.RECORDS}{changefeed}"
         self._claim, self._key = Claim(table, token, origin), table.encode()
         self._write_s, self._source = write_s, source
         self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
@@ -116,9 +107,9 @@ class StoreTableWriter(TableWriter):
         """
         entries = self._target.at().entries(prefix_of(self._claim.table))
         while page := list(islice(entries, PAGE_KEYS)):
-            metas = metas_of(self._target, {entry.revision for _, entry in page})
+            metas = loop_prevention.metas_of(self._target, {entry.revision for _, entry in page})
             for key, entry in page:
-                if last_place(metas.get(entry.revision)) == self._source:
+                if loop_prevention.last_place(metas.get(entry.revision)) == self._source:
                     yield key
 
     def write(
@@ -134,7 +125,9 @@ class StoreTableWriter(TableWriter):
         if checkpoint:  # an earlier try may have written a part
             commits = [each for each in commits if each.commit.ts > self._reached]
         if self._source is not None and commits:
-            commits = without_returning(commits, self._source, place_of(self._target))
+            commits = loop_prevention.without_returning(
+                commits, self._source, loop_prevention.place_of(self._target)
+            )
             if not commits:
                 return
         self._write_parts(commits, checkpoint)
@@ -142,7 +135,7 @@ class StoreTableWriter(TableWriter):
     def _write_parts(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         if checkpoint and checkpoint <= self._reached:
             return  # an earlier try landed meanwhile
-        at = next_route(commits) if self._source is not None and commits else 0
+        at = loop_prevention.next_route(commits) if self._source is not None and commits else 0
         if at:
             self._write_halves((commits[:at], commits[at:]), checkpoint)
             return
@@ -177,8 +170,8 @@ class StoreTableWriter(TableWriter):
         if commits and checkpoint:
             said = replace(said, note=f"replicated up to {format_time(checkpoint)}")
         if commits and self._source is not None:
-            route = route_of(commits[0].changes[0].commit)
-            said = replace(said, meta=meta_after(route, self._source))
+            route = loop_prevention.route_of(commits[0].changes[0].commit)
+            said = replace(said, meta=loop_prevention.meta_after(route, self._source))
         while not self._commit(said, checkpoint):
             before, found = self._revision, self._read()
             if found.token != self._claim.token:

@@ -7,22 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.core import states
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.policies import Facts, SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
-from cdcmeta.scheduler.core.states import (
-    AbandonTable,
-    AddRequest,
-    AddTable,
-    MoveTable,
-    RemoveTable,
-    Rest,
-    Send,
-    SetState,
-    TableStatus,
-    Task,
-    Token,
-)
 from cdcmeta.scheduler.core.watermarks import ReportedProgress, Watermarks
 from cdcmeta.scheduler.owner.cluster import (
     CaptureManager,
@@ -74,13 +62,13 @@ class Reasons:
         for table in tables:
             self._why[table] = f"{capture} is gone"
 
-    def begun(self, task: Task, why: str) -> None:
+    def begun(self, task: states.Task, why: str) -> None:
         """Note a task, and the reason of its plan."""
-        if isinstance(task, AddTable):
+        if isinstance(task, states.AddTable):
             return  # what ended the last assignment is the reason
-        if isinstance(task, RemoveTable):
+        if isinstance(task, states.RemoveTable):
             why = "not wanted"
-        elif isinstance(task, AbandonTable):
+        elif isinstance(task, states.AbandonTable):
             why = f"{task.capture} did not start it in time"
         self._why[task.table] = why
 
@@ -109,7 +97,7 @@ class Reasons:
 class _Sent(NamedTuple):
     """A request that was sent and may have been lost."""
 
-    token: Token
+    token: states.Token
     kind: str
     at: int
     pause_us: int
@@ -129,11 +117,11 @@ class Outbox:
     def __init__(self, limits: Limits) -> None:
         self._first_us = limits.heartbeat_every_us
         self._max_us = max(limits.repeat_max_us, self._first_us)
-        self._waiting: dict[tuple[str, str], Send] = {}
+        self._waiting: dict[tuple[str, str], states.Send] = {}
         self._sent: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         """In the order of sending; the oldest are forgotten after twice the longest pause."""
 
-    def put(self, sends: Iterable[Send]) -> None:
+    def put(self, sends: Iterable[states.Send]) -> None:
         """Add requests. O(sends)."""
         for send in sends:
             key = send.capture, send.request.table
@@ -141,14 +129,14 @@ class Outbox:
             if before is None or send.request.token >= before.request.token:
                 self._waiting[key] = send
 
-    def take(self, now: int) -> list[Send]:
+    def take(self, now: int) -> list[states.Send]:
         """Return the requests to send now; `now` in microseconds. O(requests)."""
         sent, waiting, self._waiting = self._sent, self._waiting, {}
         while sent and next(iter(sent.values())).at + 2 * self._max_us < now:
             sent.popitem(last=False)
         return [send for key, send in waiting.items() if self._is_due(key, send, now)]
 
-    def _is_due(self, key: tuple[str, str], send: Send, now: int) -> bool:
+    def _is_due(self, key: tuple[str, str], send: states.Send, now: int) -> bool:
         token, kind = send.request.token, _kind(send)
         before, pause_us = self._sent.get(key), self._first_us
         if before is not None and (before.token, before.kind) == (token, kind):
@@ -160,9 +148,9 @@ class Outbox:
         return True
 
 
-def _kind(send: Send) -> str:
+def _kind(send: states.Send) -> str:
     request = send.request
-    if isinstance(request, AddRequest):
+    if isinstance(request, states.AddRequest):
         return "prepare" if request.is_prepare else "commit"
     return "remove"
 
@@ -246,7 +234,7 @@ class Coordinator:
         self._desired = DesiredTables()
         self.refused: Counter[MessageVerdict] = Counter()
         """The number of rejected messages, by reason."""
-        self._found: dict[str, tuple[TableStatus, ...]] = {}
+        self._found: dict[str, tuple[states.TableStatus, ...]] = {}
         self._seen: Cluster | None = None
         self._waited = 0
         """The clock of all waits for captures, in microseconds."""
@@ -257,7 +245,7 @@ class Coordinator:
         self._sent: list[Envelope] = []
         self._decided: list[Decision] = []
         self._reasons = Reasons(self.replication)
-        self._answers: dict[str, tuple[Rest | None, int]] = {}
+        self._answers: dict[str, tuple[states.Rest | None, int]] = {}
         """By capture, the rest of the last answer, and how often in a row it was the same."""
         self._full_at: dict[str, int] = {}
         """By capture, when it was last asked for all tables; 0 to ask again at once."""
@@ -412,7 +400,7 @@ class Coordinator:
         else:
             self._found[sender] = sync.tables
 
-    def _reported(self, sender: str, statuses: Iterable[TableStatus]) -> None:
+    def _reported(self, sender: str, statuses: Iterable[states.TableStatus]) -> None:
         if self.captures.is_initialized:
             self._outbox.put(self.replication.reported(sender, statuses))
 
@@ -452,8 +440,8 @@ class Coordinator:
             least=desired.least,
             weights=replication.weights,
             is_complete=all(captures.has_synced(name) for name in captures.known),
-            adds_in_flight=replication.in_flight(AddTable, stuck_since),
-            moves_in_flight=replication.in_flight(MoveTable, stuck_since),
+            adds_in_flight=replication.in_flight(states.AddTable, stuck_since),
+            moves_in_flight=replication.in_flight(states.MoveTable, stuck_since),
             limits=self.limits,
         )
 
@@ -462,13 +450,13 @@ class Coordinator:
         plan = self.scheduling.plan(facts, cluster.now)
         room = self.limits.moves_in_flight - facts.moves_in_flight
         for task in plan.tasks:
-            if isinstance(task, MoveTable) and not plan.is_burst:
+            if isinstance(task, states.MoveTable) and not plan.is_burst:
                 if room <= 0:
                     break
                 room -= 1
             self._begin(task, plan.why)
 
-    def _begin(self, task: Task, why: str) -> None:
+    def _begin(self, task: states.Task, why: str) -> None:
         self._reasons.begun(task, why)
         self._outbox.put(self.replication.begin_task(task))
         self.scheduling.accepted(task)
@@ -482,7 +470,7 @@ class Coordinator:
             if self._is_leaving(each.capture)
             or (
                 each.table in self._desired.weights
-                and sets[each.table].state is not SetState.REPLICATING
+                and sets[each.table].state is not states.SetState.REPLICATING
             )
         ]
         mute = captures.mute(self._waited)

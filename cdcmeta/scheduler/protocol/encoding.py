@@ -29,17 +29,7 @@ from cdcmeta.scheduler.core.states import (
     TableStatus,
     Token,
 )
-from cdcmeta.scheduler.protocol.messages import (
-    Announce,
-    Barrier,
-    DispatchTable,
-    DispatchTableResponse,
-    Envelope,
-    Header,
-    Heartbeat,
-    HeartbeatResponse,
-    Sync,
-)
+from cdcmeta.scheduler.protocol import messages
 
 VERSION = 1
 MESSAGE_BYTES_MAX = 64 << 20
@@ -50,7 +40,7 @@ _Made = TypeVar("_Made", bound=tuple[Any, ...])
 _STATES = {state.value: state for state in TableState}
 
 
-def encode(envelope: Envelope) -> bytes:
+def encode(envelope: messages.Envelope) -> bytes:
     """Return a message as bytes. O(size).
 
     Raises `InvalidMessageError` for a message that `decode` would reject or change.
@@ -74,7 +64,7 @@ def encode(envelope: Envelope) -> bytes:
     return raw
 
 
-def decode(raw: bytes | bytearray | memoryview) -> Envelope:
+def decode(raw: bytes | bytearray | memoryview) -> messages.Envelope:
     """Return the message in bytes. O(size).
 
     Raises `InvalidMessageError` for invalid bytes, or bytes other than `encode` makes of it;
@@ -106,7 +96,7 @@ def _check_size(size: int) -> None:
         )
 
 
-def _packed(envelope: Envelope) -> tuple[Any, ...]:
+def _packed(envelope: messages.Envelope) -> tuple[Any, ...]:
     header, body = envelope
     kind = _KINDS.get(type(body))
     if kind is None:
@@ -116,14 +106,14 @@ def _packed(envelope: Envelope) -> tuple[Any, ...]:
     return VERSION, number, tuple(header), members if len(packers) > 1 else members[0]
 
 
-def _read(whole: tuple[Any, ...]) -> Envelope:
+def _read(whole: tuple[Any, ...]) -> messages.Envelope:
     _, number, header, body = _array(whole, 4, "a message")
     if type(number) is not int or number not in _READERS:
         raise InvalidMessageError(f"unknown kind of message: {_shown(number)}", "unsupported")
     kind, what, readers = _READERS[number]
     known = _header(header)
     members = _array(body, len(readers), what) if len(readers) > 1 else (body,)
-    return Envelope(known, kind(*map(call, readers, members)))
+    return messages.Envelope(known, kind(*map(call, readers, members)))
 
 
 # --- readers of parts; each raises for a part of another form ---
@@ -195,12 +185,12 @@ def _shown(value: Any) -> str:
     return f"a value of type {kind.__name__}"
 
 
-def _header(value: Any) -> Header:
+def _header(value: Any) -> messages.Header:
     sender, to, *numbers = _array(value, 5, "a header")
     _name(sender, "a sender")
     _name(to, "a receiver")
     _check_integers(numbers, "a revision or epoch")
-    return tuple.__new__(Header, value)
+    return tuple.__new__(messages.Header, value)
 
 
 def _token(owner: Any, number: Any) -> Token:
@@ -247,13 +237,13 @@ def _asked(value: Any) -> tuple[tuple[str, Token], ...]:
     return tuple(zip(tables, _made(Token, owners, numbers), strict=True))
 
 
-def _barrier(value: Any) -> Barrier:
+def _barrier(value: Any) -> messages.Barrier:
     everywhere, tables = _array(value, 2, "a barrier")
     _columns(tables, "the barrier of a table", "a barrier")
-    return Barrier(_integer(everywhere, "a barrier"), tables)
+    return messages.Barrier(_integer(everywhere, "a barrier"), tables)
 
 
-def _pack_barrier(barrier: Barrier) -> tuple[Any, ...]:
+def _pack_barrier(barrier: messages.Barrier) -> tuple[Any, ...]:
     everywhere, tables = barrier
     return everywhere, tuple([(table, timestamp) for table, timestamp in tables])
 
@@ -304,12 +294,12 @@ _BOUNDS, _REST = _Field(_barrier, _pack_barrier), _Field(_rest, _pack_rest)
 _KINDS: dict[type[Any], tuple[Any, ...]] = {
     kind: (number, what, *zip(*fields, strict=True))
     for number, kind, what, *fields in (
-        (1, Announce, "", _VERSION_OF),
-        (2, Sync, "a sync", _VERSION_OF, _LISTED, _LEAVES),
-        (3, Heartbeat, "a heartbeat", _ASKED, _BOUNDS, _LEAVES, _ROUND, _FULL),
-        (4, HeartbeatResponse, "a response to a heartbeat", _LISTED, _LEAVES, _REST),
-        (5, DispatchTable, "", _Field(_request, _pack_request)),
-        (6, DispatchTableResponse, "", _Field(_status, _pack_status)),
+        (1, messages.Announce, "", _VERSION_OF),
+        (2, messages.Sync, "a sync", _VERSION_OF, _LISTED, _LEAVES),
+        (3, messages.Heartbeat, "a heartbeat", _ASKED, _BOUNDS, _LEAVES, _ROUND, _FULL),
+        (4, messages.HeartbeatResponse, "a response to a heartbeat", _LISTED, _LEAVES, _REST),
+        (5, messages.DispatchTable, "", _Field(_request, _pack_request)),
+        (6, messages.DispatchTableResponse, "", _Field(_status, _pack_status)),
     )
 }
 """The number of each kind of body, and its members' readers and packers.
