@@ -12,28 +12,7 @@ No write gets a stream of the wrong generation: from its acknowledgement on, a m
 at or after `not_before`, until it has applied the outcome. The new generation begins at or after
 `not_before`, and after every write that a member accepted before its acknowledgement.
 
-For example, a log with two members, A and B, whose newest generation operates from 50 on. A
-generation begins 25 seconds after its commit, and a phase may take 30:
-
-    at    commit                                     members
-    100   claim: storing, deadline 130
-    101   the rows of the new ring
-    102   prepare: not_before 127, deadline 132
-    103   A answers: its newest write was at 106     A rejects writes from 127 on
-    104                                              B is killed; the coordinator waits for it
-    114                                              B's session ends: no answer is missing
-    114   commit: the generation operates from       A applies it: writes before 139 go to the
-          max(114 + 25, 127, 51, 107) = 139 on       previous streams, the rest to the new ones
-
-Had B's session lasted longer than 132, the switch would have been aborted. Each term of the time is
-the greatest of them in some case:
-
-    commit + 25        most of the time: all members learn of the generation before it operates
-    not_before         another process, with a smaller delay, ended the switch. Before 127, A never
-                       stopped accepting writes for the previous streams
-    head + 1           the newest generation begins later than that: its own time had been put off
-    newest write + 1   A's clock was ahead, and A accepted a write at 150, say: that one went to a
-                       previous stream
+`cdcmeta/DESIGN.md` has an example of a switch, and why the time is the greatest of four.
 """
 
 from __future__ import annotations

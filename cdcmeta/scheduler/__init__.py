@@ -5,7 +5,8 @@
 * `Envelope`, a message between them; the module `protocol.encoding` makes bytes of it.
 * `step` and `ReplicationSet`, the decisions about one table: pure functions.
 
-Neither reads a clock, a store or a network. See `docs/scheduler_core.md`;
+Neither reads a clock, a store or a network. See `docs/scheduler_core.md`, and `cdcmeta/DESIGN.md`,
+which has examples of what the modules do;
 `cdcmeta.scheduler.runtime` is the system around it.
 """
 

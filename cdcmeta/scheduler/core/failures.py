@@ -240,18 +240,9 @@ class PendingPrepare(NamedTuple):
 class PendingPrepares:
     """The requests to prepare that are under way, by table: a question must not overtake them.
 
-    For example, A is asked to prepare a table with the token 7.1, and the next heartbeat asks about
-    it, too early:
-
-        owner                       reaches A              A
-        prepare 7.1 --
-        heartbeat: 7.1? ---------   the heartbeat first    has no table: answers "absent", and
-                                                           promises never to start 7.1
-        7.1 has ended: prepare 7.2  then prepare 7.1       ignores it
-        heartbeat: 7.2? ---------   the heartbeat first    answers "absent" again, ...
-
-    So for a while after the request (`until`) heartbeats leave the table out. That pause doubles
-    with each repetition, because a slow network may delay a request for longer.
+    A capture that is asked about a table that it does not have promises never to start it. So for a
+    while after the request (`until`) heartbeats leave the table out. That pause doubles with each
+    repetition, because a slow network may delay a request for longer.
     """
 
     def __init__(self, limits: Limits) -> None:

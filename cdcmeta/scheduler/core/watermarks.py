@@ -154,15 +154,7 @@ class Coverage:
     A capture that is asked briefly lists the tables that have news: tables that are not replicated,
     are behind, or were asked about. Of the rest it reports how many they are, a digest of their
     names and tokens, and the progress that each has at least (`Rest`). The owner believes that only
-    if it expects exactly these tables there. For example, A replicates t1 to t3; t2 fails, and the
-    report of that is lost:
-
-        A reports briefly       the owner expects           so
-        rest: t1 t3, at 90      t1 t2 t3                    it takes nothing, and asks for all
-        t1 t3, and t2 absent                                it places t2 elsewhere
-        rest: t1 t3, at 95      t1 t3                       both are at 95
-
-    Had the owner believed the first report, t2 would count as replicated up to 90.
+    if it expects exactly these tables there.
 
     A table is *covered* once a capture's rest included it: it is at least at the capture's
     progress. The other tables of REPLICATING sets are *apart*: their sets have their progress.

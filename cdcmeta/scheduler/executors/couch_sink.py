@@ -10,15 +10,7 @@ no empty ids and reserves ids with a `_` at the beginning: such keys, and keys t
 **Revisions.** Each commit of a key has one revision. It follows the revision of the key's commit
 before, and its hash contains the commit's timestamp and no random part. So every writer makes the
 same chain, and sends the part that the document lacks with `new_edits` false, ancestors included:
-CouchDB joins it where they are equal. For example, writer A has read revision 1 and hangs before it
-sends the commit of 5. Its successor B has the commits of 5, 6 and 7, which removes the key:
-
-    B   sends 4-h7, deleted, after 3-h6, 2-h5, 1-h1     the tree: 1-h1, 2-h5, 3-h6, 4-h7 deleted
-    A   wakes up, and sends 2-h5 after 1-h1             2-h5 is in the tree: nothing changes
-
-So repeated and late writes change nothing, and no conflicts arise. The way with `new_edits` true
-and `_rev` as a compare-and-set does not have that: CouchDB rejects a `_rev` that is deleted, and
-without a `_rev` it continues any deleted document, so A could restore what B removed.
+CouchDB joins it where they are equal: repeated and late writes change nothing.
 The limit: CouchDB keeps 1,000 revisions of a document (`_revs_limit`). A request that is late by
 more revisions than that makes a conflict. And only captures may write these documents.
 

@@ -6,12 +6,7 @@ writes change nothing. The checkpoint is written after the documents.
 
 Where the source's `revs_limit` has cut these histories, the target cannot see that one of its
 leaves is an ancestor, and CouchDB's replicator leaves it there for ever. Here the source says which
-leaves its edits have followed, and these end in the target; edits that were made there remain:
-
-    source, revs_limit 3     1-a                    25-z (24 23), deleted
-    target, as sent          1-a                    25-z (24 23), deleted; 1-a
-    ended: in a store        1-a is removed         25-z (24 23), deleted
-    on a CouchDB server      a tombstone is added   25-z (24 23), deleted; 2-0 (1-a), deleted
+leaves its edits have followed, and these end in the target; edits that were made there remain.
 
 In a state, also in that after a compaction, the source cannot say it. Then each leaf of the target
 ends that is older than a cut; but in a store not one that another writer made there, as far as the

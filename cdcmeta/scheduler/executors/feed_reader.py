@@ -2,11 +2,6 @@
 
 One watch is at `position`, near the newest commit, and feeds the tables that are live. The tables
 that are behind are fetched together by a second watch; when that reaches `position`, they are live.
-For example, A and B are live at 90, and C starts at 50:
-
-    the watch       ... 90   91   92   93        hands to A and B, from 94 on to C, too
-    the second one  51  ...  90   91   92  93    hands to C, and ends
-
 The tables that are behind take turns. In each turn the second watch begins where one of them is,
 and serves tables that are farther, too. A turn ends after a while, so that one table holds up no
 other.

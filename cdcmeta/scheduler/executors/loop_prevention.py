@@ -1,20 +1,10 @@
 """Routes: the stores that a change came through, so that no changefeed sends it back.
 
 A commit that a changefeed writes into a store has in its meta where the changes come from, oldest
-first. A store is named by the beginning of its id, which no other store has, whatever its URL. For
-example, three changefeeds form a ring A -> B -> C -> A:
-
-    a user writes k into A     no route
-    A -> B  writes k           "A"
-    B -> C  writes k           "A B"
-    C -> A  reads "A B" of k: A is on its route, so it writes nothing
-
+first. A store is named by the beginning of its id, which no other store has, whatever its URL.
 Commits of different routes are not put into one. A recording repeats the commits of a store with
-their metas, and adds nothing to their routes. So what is read from a recording R that has R on its
-route came around, too:
-
-    a user writes k into A     no route        R records it: no route
-    R -> A  writes k           "R"             R records it: "R", and R -> A writes nothing
+their metas, and adds nothing to their routes. So what is read from a recording that is on its own
+route came around, too.
 
 Documents need no route to come to rest, because a revision is written once: theirs has only the
 store that they were read from.

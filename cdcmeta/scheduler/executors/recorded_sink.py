@@ -9,12 +9,7 @@ example, `record+lmdb:./copy` keeps the tables `orders/` and `users/` in two sto
     default:users%2F     the same for `users/`
 
 The token of the assignment that writes is kept in the place. In a store it is the name of a key,
-`N/live/assignment/<owner><number>` (8 bytes each), which each commit compares. An assignment writes
-its key, then deletes those with smaller tokens:
-
-    A   key (9, 1)                             commits compare (9, 1)
-    B   key (9, 2); deletes (9, 1)             commits compare (9, 2)
-    A   commit: the key (9, 1) is missing, and there is a greater one: fenced
+`N/live/assignment/<owner><number>` (8 bytes each), which each commit compares.
 """
 
 from __future__ import annotations
@@ -425,10 +420,6 @@ class ArchivePlace(RecordPlace):
     Beside its files it has `_assignment/<owner>-<number>`, an empty file with the token of the
     assignment that writes. An assignment writes its file, and then publishes a manifest of the same
     content, so that of an earlier one no manifest can follow: each number is published once.
-
-        A   _assignment/9-1    publishes 1, 2
-        B   _assignment/9-2    publishes 3, as 2
-        A   publishes 3: it exists, and there is a later assignment: fenced
 
     A place begins empty, with a moment just before the table's start. The state that a table begins
     with follows, and what is before it is dropped. Should a crash come between, a gap shows that it

@@ -3,15 +3,10 @@
 The target's space `changefeed/<id>` has a record for each table, a msgpack array
 `[token's owner, token's number, checkpoint, origin's place, origin's created]` (the last two only
 if the sink has an origin), and each commit guards its revision. So a commit of an earlier
-assignment, or a repeated one, changes nothing. For example, capture A writes up to 7, hangs, and is
-replaced by B:
+assignment, or a repeated one, changes nothing.
 
-    A   commit: keys, record (9, 1, 7, ...) guard: the record at revision 50
-    B   begin:  record (9, 2, 7, ...)       guard: the record at revision 51
-    A   commit: keys, record (9, 1, 8, ...) guard: the record at revision 51: a conflict, fenced
-
-If A does not hang but writes all the time, the record that B reads is old before B writes it. So
-each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
+While an earlier assignment writes all the time, a record is old before its successor writes it. So
+each commit guards the table's *fence*, too, a key that only `begin` writes.
 
 The meta of each commit has the route of its changes (`loop_prevention.py`). Changes whose route has
 the target are not written again. A batch of only such changes writes nothing: the checkpoint in the

@@ -15,13 +15,7 @@ captures are short; tables are any text.
 
 **Where tables begin.** At the changefeed's checkpoint, unless an update put one in.
 A changefeed has one checkpoint. An update notes in the record of the changefeed where each table
-that it puts in begins, and where each one that it takes out has stopped at the earliest:
-
-    checkpoint 50   update: without b/          stopped: b/ at 50
-    checkpoint 70   update: with b/ and c/      begins: b/ at 50, c/ at the changefeed's start
-    checkpoint 70   all tables have passed 70: the record of the checkpoint names this update
-    checkpoint 71   `begins` no longer counts
-
+that it puts in begins, and where each one that it takes out has stopped at the earliest.
 So the stored checkpoint never goes back. A late write of an owner that has not seen the update does
 not name it, and the tables still begin where the update says.
 """
