@@ -241,8 +241,8 @@ def session_of(key: bytes) -> int:
 
 def consumer_key(id: ConsumerId) -> bytes:
     """Return the key of a consumer's progress. Raises `InvalidArgumentError` (the name)."""
-    if id.table is None:
-        return old_consumer_key(id.name)
+    if id.table is None:  # the key of older versions
+        return pack(("consumer", checked_name("a consumer's name", id.name)))
     return consumers_prefix(id.table, id.name) + pack((id.part, id.parts))
 
 
@@ -250,11 +250,6 @@ def consumers_prefix(table: str, name: str) -> bytes:
     """Return the prefix of the keys of a consumer's workers; raises as `consumer_key`."""
     names = checked_name("a table's name", table), checked_name("a consumer's name", name)
     return pack(("consumer", *names))
-
-
-def old_consumer_key(name: str) -> bytes:
-    """Return the key of older versions, which had no table; raises as `consumer_key`."""
-    return pack(("consumer", checked_name("a consumer's name", name)))
 
 
 def consumer_of(key: bytes) -> ConsumerId:
@@ -349,8 +344,7 @@ def read_state(space: Space, as_of: When | None = None) -> LogState:
 
 def generations_at(snapshot: Snapshot[bytes]) -> list[Generation]:
     """Return the generations listed at a moment, oldest first."""
-    items = snapshot.items(GENERATION_PREFIX)
-    return [generation_of(key, value) for key, value in items]
+    return [generation_of(*item) for item in snapshot.items(GENERATION_PREFIX)]
 
 
 def consumers_at(snapshot: Snapshot[bytes]) -> dict[ConsumerId, Progress]:

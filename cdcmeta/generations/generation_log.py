@@ -108,7 +108,6 @@ class GenerationLog:
         self.store, self.name, self.leeway = store, name, leeway
         self._patience, self._clock_skew = patience, 2 * propagation_delay
         self._margin = pack(round(max(leeway, propagation_delay) * 1_000))
-        self._random_bytes = random_bytes
         self._space = store.space(layout.space_of(name))
         escaped = name.replace("%", "%25").replace("/", "%2F")  # not a prefix of another log's
         self._session_prefix = f"{layout.space_of(escaped)}/".encode()
@@ -195,7 +194,9 @@ class GenerationLog:
         happen; the error names the members without an answer).
         Calls of the store may last beyond `timeout`.
         """
-        return self._make(ring, streams_max, limit, timeout, force=True)
+        check_seconds("timeout", timeout)
+        checked = limited_ring(ring, streams_max, limit)
+        return self._coordinator.make(checked, timeout, force=True)
 
     def regenerate_if_needed(
         self,
@@ -210,7 +211,9 @@ class GenerationLog:
         It compares tokens, shardings, and the number of streams that `streams_max` and `limit`
         allow. Concurrent calls make one generation. Raises as `make`.
         """
-        return self._make(ring, streams_max, limit, timeout, force=False)
+        check_seconds("timeout", timeout)
+        checked = limited_ring(ring, streams_max, limit)
+        return self._coordinator.make(checked, timeout, force=False)
 
     def repair(self, *, timeout: float = TIMEOUT_S) -> None:
         """Complete a switch whose coordinator died, or abort it after its deadline.
@@ -287,7 +290,7 @@ class GenerationLog:
         """
         snapshot = self._space.at()
         found = list(snapshot.keys(layout.consumers_prefix(table, consumer)))
-        old = layout.old_consumer_key(consumer)
+        old = layout.consumer_key(ConsumerId(None, consumer))
         found += [old] * (snapshot.entries_of([old])[0] is not None)
         if found:
             self._space.commit(deletes=found)
@@ -314,8 +317,16 @@ class GenerationLog:
                     "let all of them read to one moment, forget it, and register it with `since` "
                     "of that"
                 )
+            old = None
             if own is None:
-                _check_no_old_one(snapshot, table, name)
+                (old,) = snapshot.entries_of([layout.consumer_key(ConsumerId(None, name))])
+            if old is not None:
+                position = layout.decode(Progress, old.value).position
+                raise InvalidArgumentError(
+                    f"consumer {name!r} was registered by an older version, which did not record "
+                    f"its table, and came to {position}: if it read table {table!r}, forget it and "
+                    f"register it again with since={position}"
+                )
         return None if own is None else (layout.decode(Progress, own.value), own.revision)
 
     def register(self, consumers: Sequence[ConsumerId], begin: Progress) -> None:
@@ -340,9 +351,7 @@ class GenerationLog:
             puts = dict.fromkeys(own, layout.encode(begin)) | {layout.CONSUMERS: counted}
             guards: list[Guard] = [
                 AtRevision(key, generation.revision),
-                layout.unchanged(
-                    layout.CONSUMERS, layout.revision_of(count)
-                ),  # no other registration meanwhile
+                layout.unchanged(layout.CONSUMERS, layout.revision_of(count)),  # no other one
             ]
             with suppress(ConflictError):
                 self._space.commit(puts=puts, guards=guards)
@@ -388,37 +397,6 @@ class GenerationLog:
             patience=self._patience,
             clock_skew=self._clock_skew,
             finish=self._coordinator.finish,
-        )
-
-    def _make(
-        self,
-        ring: Mapping[int, Sharding],
-        streams_max: int | None,
-        limit: bool,
-        timeout: float,
-        *,
-        force: bool,
-    ) -> Generation:
-        check_seconds("timeout", timeout)
-        checked = limited_ring(ring, streams_max, limit)
-        topology: list[Topology] = []
-
-        def make() -> Topology:
-            if not topology:
-                topology.append(Topology.of_ring(checked, self._random_bytes))
-            return topology[0]
-
-        return self._coordinator.make(layout.digest_of(checked), make, timeout, force=force)
-
-
-def _check_no_old_one(snapshot: Snapshot[bytes], table: str, name: str) -> None:
-    (old,) = snapshot.entries_of([layout.old_consumer_key(name)])
-    if old is not None:
-        position = layout.decode(Progress, old.value).position
-        raise InvalidArgumentError(
-            f"consumer {name!r} was registered by an older version, which did not record its "
-            f"table, and came to {position}: if it read table {table!r}, forget it and register "
-            f"it again with since={position}"
         )
 
 

@@ -18,13 +18,14 @@ at or after `not_before`, until it has applied the outcome. The new generation b
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from cdcmeta.argument_checks import bounded_batches
 from cdcmeta.errors import CorruptTopologyError, SwitchAbortedError, SwitchPendingError
 from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations.tokens import Sharding
 from cdcmeta.generations.topology import Topology
 from snapkv import (
     AtRevision,
@@ -89,16 +90,16 @@ class SwitchCoordinator:
         self._random_bytes = random_bytes
 
     def make(
-        self, digest: bytes, make: Callable[[], Topology], timeout: float, force: bool
+        self, ring: Mapping[int, Sharding], timeout: float, *, force: bool
     ) -> layout.Generation:
         """Return the newest generation if it is of this ring, else make one.
 
-        `digest` identifies the ring; `make` returns a topology for it. A switch to the same ring is
-        joined; another one is waited for. `force` always makes a new one. A joined switch whose
-        coordinator died before it was prepared is replaced. Raises `SwitchAbortedError`,
-        `SwitchPendingError`.
+        `ring` is from `limited_ring`. A switch to the same ring is joined; another one is waited
+        for. `force` always makes a new one. A joined switch whose coordinator died before it was
+        prepared is replaced. Raises `SwitchAbortedError`, `SwitchPendingError`.
         """
-        deadline = monotonic() + timeout
+        deadline, digest = monotonic() + timeout, layout.digest_of(ring)
+        topology: Topology | None = None
         # `own` is the switch to this ring that was begun here, or joined. `asked` is whether its
         # end without a generation is an answer to this call: it was begun here, or was seen
         # prepared, so members may have refused it. Otherwise it was joined while another
@@ -116,18 +117,21 @@ class SwitchCoordinator:
                     self._advance(state, watch, deadline)
                     continue
                 if own is not None:
-                    made = _made(state, own)
-                    if made is not None:
-                        return made
+                    for made in layout.generations_at(state.snapshot):
+                        if made.id == own:
+                            return made
                     if asked:
-                        raise _aborted(state, own)
+                        ended = state.aborted
+                        why = ended.why if ended and ended.id == own else "another process ended it"
+                        raise SwitchAbortedError(own, why)
                 newest = _newest(state)
                 if newest is not None and newest.ring == digest and not force:
                     return newest
                 if begun and monotonic() >= deadline:
                     raise CommitTimeoutError("no switch could be begun in time")
                 begun = True
-                own = self._begin(state, digest, make(), deadline)
+                topology = topology or Topology.of_ring(ring, self._random_bytes)
+                own = self._begin(state, digest, topology, deadline)
                 asked = own is not None
 
     def finish(self, timeout: float) -> None:
@@ -346,20 +350,6 @@ def _refines(state: layout.LogState, topology: Topology) -> bool | None:
     except CorruptTopologyError:
         return None
     return before.issubset(end for end, _ in topology.rows())
-
-
-def _made(state: layout.LogState, id: bytes) -> layout.Generation | None:
-    """Return the generation that a switch made, None if it was aborted."""
-    return next((each for each in layout.generations_at(state.snapshot) if each.id == id), None)
-
-
-def _aborted(state: layout.LogState, id: bytes) -> SwitchAbortedError:
-    why = (
-        state.aborted.why
-        if state.aborted and state.aborted.id == id
-        else "another process ended it"
-    )
-    return SwitchAbortedError(id, why)
 
 
 def _name_of(value: bytes, session: int) -> str:

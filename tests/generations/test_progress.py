@@ -82,7 +82,9 @@ def test_progress_of_an_older_version_is_not_taken_for_a_tables(store, log, memb
     rows = CdcLog(store, member)
     first, second = (rows.write(b"k", value) for value in (b"1", b"2"))
     old = Progress(log.generations()[0].time, first.timestamp)
-    log._space.commit(puts={layout.old_consumer_key("idx"): layout.encode(old)})
+    log._space.commit(
+        puts={layout.consumer_key(layout.ConsumerId(None, "idx")): layout.encode(old)}
+    )
     with pytest.raises(InvalidArgumentError, match=f"since={first.timestamp}"):
         StreamConsumer(log, rows, "idx")
     assert log.consumers() == {ConsumerId(None, "idx"): old}
@@ -92,7 +94,9 @@ def test_progress_of_an_older_version_is_not_taken_for_a_tables(store, log, memb
 
 def test_old_progress_still_keeps_its_generation(store, log, member):
     old = Progress(log.generations()[0].time, log.generations()[0].time)
-    log._space.commit(puts={layout.old_consumer_key("idx"): layout.encode(old)})
+    log._space.commit(
+        puts={layout.consumer_key(layout.ConsumerId(None, "idx")): layout.encode(old)}
+    )
     second = log.make({5: Sharding(1)})
     while store.tick().ts <= second.time + pack(400):
         pause(0.05)
