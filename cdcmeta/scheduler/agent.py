@@ -75,9 +75,6 @@ class TableExecutor(Protocol):
     def all_tables(self) -> Collection[str]:
         """Return the tables that it has, in any state."""
 
-    def checkpoint(self) -> Progress:
-        """Return the progress common to all its tables."""
-
     def status(self, table: str) -> ExecutorStatus:
         """Return the status of a table; `ABSENT` for an unknown one."""
 

@@ -249,11 +249,6 @@ class StoreExecutor:
         """Return the tables that it has."""
         return list(self._pipelines)
 
-    def checkpoint(self) -> Progress:
-        """Return the progress common to all its tables."""
-        each = [self.status(table).progress.checkpoint for table in list(self._pipelines)]
-        return Progress(min(each), min(each)) if each else NO_PROGRESS
-
     def status(self, table: str) -> ExecutorStatus:
         """Return the status of a table. O(1)."""
         pipeline = self._pipelines.get(table)

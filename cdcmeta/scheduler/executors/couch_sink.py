@@ -350,7 +350,7 @@ def members_of(value: bytes) -> dict[str, Any]:
     if not text.lstrip().startswith(("{", "[")):
         return {"value": text}
     try:
-        parsed = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        parsed = json.loads(text, object_pairs_hook=_object)
         _check_depth(parsed, DEPTH_MAX)
         _encoded(parsed)  # raises for lone surrogates and numbers that are not finite
     except (ValueError, RecursionError):
@@ -363,10 +363,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a member occurs twice")
     return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _check_depth(value: object, left: int) -> None:

@@ -30,6 +30,7 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord, TableWriter
 from snapkv import Change, Changes, format_time
+from snapkv.base.files import sync_folder
 
 BLOCK_BYTES = 1 << 16
 HEAD = b'{"checkpoint": '
@@ -88,7 +89,7 @@ class JsonLinesWriter(TableWriter):
         self._file, self._end, self._is_new = file, end, not end
         self._append([self._checkpoint(reached)])
         if not end:
-            _sync_directory(self._path.parent)
+            sync_folder(str(self._path.parent))
         return reached
 
     def replace(self) -> Iterator[str]:
@@ -161,15 +162,6 @@ def _check_begun(file: BinaryIO, path: Path) -> None:
             f"{path} is not a file that a changefeed wrote: it begins with {head!r}; name another "
             "folder, or move the file away"
         )
-
-
-def _sync_directory(path: Path) -> None:
-    """Wait until the disk has the names of new files."""
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _checkpoint_in(line: bytes) -> SinkRecord:

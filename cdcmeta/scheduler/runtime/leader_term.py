@@ -259,9 +259,8 @@ class Term:
         if until is None:
             until = self._evicted_until[key] = now + ttl_us
             self._gone[name] = _Gone(epoch, until)
-        elif until <= now and key not in self._done:
-            self._done.add(key)
-            self._owner_writes.put(key, None)
+        elif until <= now:
+            self._remove(key)
 
     def _follow(self, view: ClusterView) -> None:
         """Begin with new and changed changefeeds, and end changefeeds that do not run."""
@@ -347,14 +346,12 @@ class Term:
             id, what, table = key.removeprefix(records.ASK).decode().split("/", 2)
         except ValueError:
             log.error("the record %r is not used: its key has another form", key)
-            self._done.add(key)
-            self._owner_writes.put(key, None)
+            self._remove(key)
             return
         schedule = self._schedules.get(id)
         if schedule is None or not schedule.coordinator.captures.is_initialized:
             return  # it is done when the changefeed runs
-        self._done.add(key)
-        self._owner_writes.put(key, None)
+        self._remove(key)
         try:
             if what == "move":
                 schedule.coordinator.move(table, value.decode(errors="replace"))
@@ -366,9 +363,7 @@ class Term:
     def _drain(self, key: bytes, view: ClusterView) -> None:
         name = key.removeprefix(records.DRAIN).decode(errors="replace")
         if name not in view.captures:
-            if key not in self._done:
-                self._done.add(key)
-                self._owner_writes.put(key, None)
+            self._remove(key)
             return
         if name == self._capture:
             self.wants_to_resign = len(view.captures) > 1  # the last one keeps its tables
@@ -382,8 +377,12 @@ class Term:
     def _clean(self, view: ClusterView) -> None:
         """Remove the reports of captures that are gone."""
         for key in view.others:
-            if key.startswith(records.REPORT) and key not in self._done:
+            if key.startswith(records.REPORT):
                 name = key.removeprefix(records.REPORT).decode(errors="replace")
                 if name not in view.captures:
-                    self._done.add(key)
-                    self._owner_writes.put(key, None)
+                    self._remove(key)
+
+    def _remove(self, key: bytes) -> None:
+        if key not in self._done:
+            self._done.add(key)
+            self._owner_writes.put(key, None)

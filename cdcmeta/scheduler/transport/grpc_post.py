@@ -44,6 +44,7 @@ from cdcmeta.errors import InvalidArgumentError, InvalidMessageError
 from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.transport.mailbox import Waiting, is_heartbeat
+from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, pause
 
 log = logging.getLogger("cdcmeta.scheduler")
@@ -269,6 +270,7 @@ class GrpcPost:
         self.address = advertise or joined(host, port)
         self._server.start()
         _posts.add(self)
+        renew_in_children(self)
 
     def send(self, address: str, feed: str, envelope: Envelope) -> None:
         """Send a message; it is encoded here, and leaves when the peer has answered the last.
@@ -524,8 +526,6 @@ def _check_addresses(listen: str, advertise: str | None) -> None:
 
 
 _posts: weakref.WeakSet[GrpcPost] = weakref.WeakSet()
-
-
 _forking: list[GrpcPost] = []
 
 
@@ -546,15 +546,7 @@ def _after_fork_in_parent() -> None:
     _forking.clear()
 
 
-def _after_fork_in_child() -> None:
-    for post in _forking:
-        post.after_fork()
-    _forking.clear()
-
-
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
 
 
 @atexit.register

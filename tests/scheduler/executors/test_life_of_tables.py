@@ -258,7 +258,7 @@ def test_what_is_shown_may_be_asked_by_any_thread(source, driven):
         try:
             while not over.is_set():
                 executor.busy_since(), executor.problems(), executor.written()
-                executor.checkpoint(), executor.laggards(), executor.all_tables()
+                executor.laggards(), executor.all_tables()
         except Exception as e:
             errors.append(e)
 
