@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+import snapkv
 from cdcmeta.argument_checks import check_seconds, check_store, checked_name
 from cdcmeta.errors import (
     GenerationUnavailableError,
@@ -36,19 +37,7 @@ from cdcmeta.generations.log_rows import (
 )
 from cdcmeta.generations.streams import StreamId
 from cdcmeta.generations.tokens import murmur3_token
-from snapkv import (
-    Absent,
-    CommitTimeoutError,
-    CommitUnknownError,
-    ConflictError,
-    Entry,
-    Ops,
-    Snapshot,
-    SnapshotKV,
-    SpaceOps,
-    Stamp,
-    When,
-)
+from snapkv import Entry, Ops, Snapshot, SnapshotKV, SpaceOps, Stamp, When
 from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import CorruptStoreError
 from snapkv.model import Guard
@@ -178,20 +167,22 @@ class CdcLog:
                 if e.reason == "past":
                     raise
                 pending = e
-            except ConflictError as e:
+            except snapkv.ConflictError as e:
                 pending, is_overtaken = None, self._is_overtaken(e, prepared)
-            except CommitTimeoutError as e:
+            except snapkv.CommitTimeoutError as e:
                 if pending is not None:
                     raise pending from e  # the reason why the time passed
                 raise
             if (left := deadline - monotonic()) <= 0:
-                raise pending or CommitTimeoutError(
+                raise pending or snapkv.CommitTimeoutError(
                     "other writers committed first until the timeout"
                 )
             if not is_overtaken:
                 self._wait(pending, left)
 
-    def resolve(self, error: CommitUnknownError, *, timeout: float = TIMEOUT_S) -> LogRow | None:
+    def resolve(
+        self, error: snapkv.CommitUnknownError, *, timeout: float = TIMEOUT_S
+    ) -> LogRow | None:
         """Return the row of a write of unknown outcome; None if it did not and will not happen.
 
         In any process: the error can be pickled. Costs a watch of the commit, and
@@ -202,18 +193,18 @@ class CdcLog:
         return None if rows is None else _change_of(rows)
 
     def resolve_batch(
-        self, error: CommitUnknownError, *, timeout: float = TIMEOUT_S
+        self, error: snapkv.CommitUnknownError, *, timeout: float = TIMEOUT_S
     ) -> list[LogRow] | None:
         """Return all log rows of a `write_batch`; as `resolve`."""
         check_seconds("timeout", timeout)
-        if not isinstance(error, CommitUnknownError):
+        if not isinstance(error, snapkv.CommitUnknownError):
             raise InvalidArgumentError(f"error is a CommitUnknownError, not {error!r}")
         ts, deadline = error.timestamp, monotonic() + timeout
         left = min(COMMIT_S_MAX, timeout)
         try:
             if self.store.resolve(ts, error.nonce, guards=error.guards, timeout=left) is None:
                 return None
-        except ConflictError:
+        except snapkv.ConflictError:
             return None  # other calls of its group were committed, this one was not
         left = max(0.0, deadline - monotonic())
         with self._space.watch(since=ts - 1, timeout=left) as watch:
@@ -234,7 +225,7 @@ class CdcLog:
         The first write with a member does it, too. Raises `InvalidArgumentError`.
         """
         while spaces := self._binding(log):
-            with suppress(ConflictError):  # another process recorded first: check its log
+            with suppress(snapkv.ConflictError):  # another process recorded first: check its log
                 self.store.commit(lambda _, spaces=spaces: Ops(spaces=spaces))  # type: ignore[misc]
 
     def get(self, key: bytes, when: When | None = None) -> bytes | None:
@@ -293,7 +284,7 @@ class CdcLog:
         found = self._recorded_log()
         if found is None:
             return {
-                self._space.name: SpaceOps({BOUND: log.encode()}, guards=[Absent(BOUND)]),
+                self._space.name: SpaceOps({BOUND: log.encode()}, guards=[snapkv.Absent(BOUND)]),
                 log: SpaceOps({layout.table_key(self.name): b""}),
             }
         if found != log:
@@ -357,7 +348,7 @@ class CdcLog:
                 guards.append(unchanged(key, 0 if before is None else before.revision))
         return {self._space.name: SpaceOps(puts | encoded(rows), deletes, guards=guards)}
 
-    def _is_overtaken(self, error: ConflictError, changes: Sequence[RowChange]) -> bool:
+    def _is_overtaken(self, error: snapkv.ConflictError, changes: Sequence[RowChange]) -> bool:
         """Return whether another commit has written one of the rows since they were read here."""
         keys = {base_key(change.key) for change in changes}
         return any(getattr(guard, "key", None) in keys for guard, _ in error.failed)

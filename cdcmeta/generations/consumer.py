@@ -6,14 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cdcmeta import errors
 from cdcmeta.argument_checks import check_int, check_seconds
-from cdcmeta.errors import (
-    ConsumerTakenError,
-    GenerationNotFoundError,
-    GenerationUnavailableError,
-    InvalidArgumentError,
-    LogTrimmedError,
-)
 from cdcmeta.generations.cdclog import CdcLog
 from cdcmeta.generations.generation_layout import (
     ConsumerId,
@@ -97,11 +91,11 @@ class StreamConsumer:
         check_seconds("confidence", confidence)
         check_int("max_rows", max_rows, 1)
         if not (type(part) is type(parts) is int and 0 <= part < parts <= SLOTS):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"give part from 0 to parts - 1, and parts up to {SLOTS}, not {part!r} of {parts!r}"
             )
         if rows.store is not log.store:  # both are read at one revision
-            raise InvalidArgumentError("log and rows must be of the same store")
+            raise errors.InvalidArgumentError("log and rows must be of the same store")
         self._log, self._rows, self.name = log, rows, name
         self.id = ConsumerId(rows.name, name, part, parts)
         self._slots = range(part * SLOTS // parts, (part + 1) * SLOTS // parts)
@@ -180,7 +174,7 @@ class StreamConsumer:
         try:
             found = self._log.store.resolve(error.timestamp, error.nonce, guards=error.guards)
         except ConflictError as e:
-            raise ConsumerTakenError(self.name) from e
+            raise errors.ConsumerTakenError(self.name) from e
         self._unknown = None
         if found is not None:
             self._revision, self.progress = found.revision, progress
@@ -190,7 +184,7 @@ class StreamConsumer:
         found = self._log.progress_of(self.id)
         begin = None if found and since is None else self._first(since)
         if found and begin and found[0] != begin:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"consumer {self.name!r} of table {self.id.table!r} is registered already, at "
                 f"{dated(found[0].position)}: leave out `since` to continue, or forget it first"
             )
@@ -201,7 +195,7 @@ class StreamConsumer:
             workers = [self.id._replace(part=part) for part in range(self.id.parts)]
             try:
                 self._log.register(workers, begin)
-            except InvalidArgumentError:
+            except errors.InvalidArgumentError:
                 if self._log.progress_of(self.id) is None:
                     raise
                 return self._registered(since)  # another worker registered first
@@ -213,11 +207,11 @@ class StreamConsumer:
         """Return where a new consumer begins."""
         generations = self._log.generations()
         if not generations:
-            raise GenerationUnavailableError("none", "the log has no generation yet")
+            raise errors.GenerationUnavailableError("none", "the log has no generation yet")
         trimmed = max(trimmed_at(self._rows.at()).values(), default=0)
         since_ts = 0 if since is None else self._log.timestamp_of(since)
         if 0 < since_ts < trimmed:
-            raise LogTrimmedError(self.name, self._rows.name, since_ts, trimmed)
+            raise errors.LogTrimmedError(self.name, self._rows.name, since_ts, trimmed)
         position = max(since_ts, trimmed, generations[0].time - 1)
         own = next((each for each in reversed(generations) if each.time <= position), None)
         return Progress((own or generations[0]).time, position)
@@ -236,7 +230,7 @@ class StreamConsumer:
         times = trimmed_at(snapshot)
         until = max((time for slot, time in times.items() if slot in self._slots), default=0)
         if until > self.progress.position:
-            raise LogTrimmedError(self.name, self._rows.name, self.progress.position, until)
+            raise errors.LogTrimmedError(self.name, self._rows.name, self.progress.position, until)
 
     def _unfinished(self, state: Snapshot[bytes], generation: Generation) -> tuple[int, ...]:
         """Return the workers that have not finished the generation before the next one."""
@@ -257,7 +251,7 @@ class StreamConsumer:
         following = self.progress.position + 1
         at = bisect_right(generations, following, key=lambda each: each.time) - 1
         if at < 0:
-            raise GenerationNotFoundError(
+            raise errors.GenerationNotFoundError(
                 f"the generation that operated at {dated(following)} was removed"
             )
         later = generations[at + 1] if at + 1 < len(generations) else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+import snapkv
 from cdcmeta.argument_checks import check_seconds, check_store, checked_name
 from cdcmeta.errors import (
     ConsumerTakenError,
@@ -25,18 +26,7 @@ from cdcmeta.generations.streams import StreamId, limited_ring
 from cdcmeta.generations.switching import SwitchCoordinator
 from cdcmeta.generations.tokens import Sharding
 from cdcmeta.generations.topology import Topology
-from snapkv import (
-    AtRevision,
-    ConflictError,
-    SnapKVError,
-    Snapshot,
-    SnapshotKV,
-    Space,
-    SpaceOps,
-    When,
-    format_time,
-    pack,
-)
+from snapkv import AtRevision, Snapshot, SnapshotKV, Space, SpaceOps, When, format_time, pack
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 from snapkv.model import Guard
 from snapkv.times import PHYSICAL_MS_MAX
@@ -275,7 +265,7 @@ class GenerationLog:
             except (EngineUnavailableError, StoreClosedError) as e:
                 failed |= dict.fromkeys(tables[at:], e)
                 break
-            except SnapKVError as e:
+            except snapkv.SnapKVError as e:
                 failed[table] = e
         return rows, failed
 
@@ -353,7 +343,7 @@ class GenerationLog:
                 AtRevision(key, generation.revision),
                 layout.unchanged(layout.CONSUMERS, layout.revision_of(count)),  # no other one
             ]
-            with suppress(ConflictError):
+            with suppress(snapkv.ConflictError):
                 self._space.commit(puts=puts, guards=guards)
                 return
 
@@ -368,7 +358,7 @@ class GenerationLog:
         guards = [AtRevision(own, revision)]
         try:
             return self._space.commit(puts={own: layout.encode(reached)}, guards=guards).revision
-        except ConflictError as e:
+        except snapkv.ConflictError as e:
             raise ConsumerTakenError(consumer.name) from e
 
     # --- members ---
@@ -435,6 +425,6 @@ def expire(space: Space, now: int, retention: int) -> Expired:
 def _committed(space: Space, ops: SpaceOps) -> bool:
     try:
         space.commit(lambda _: ops)
-    except ConflictError:
+    except snapkv.ConflictError:
         return False
     return True

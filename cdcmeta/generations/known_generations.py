@@ -11,14 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cdcmeta import errors
 from cdcmeta.argument_checks import check_seconds
-from cdcmeta.errors import (
-    CDCMetaError,
-    GenerationUnavailableError,
-    InvalidArgumentError,
-    InvalidWriteTimeError,
-    LateGenerationWarning,
-)
 from cdcmeta.generations.streams import StreamId
 from cdcmeta.generations.tokens import Tokens, integer
 from cdcmeta.generations.topology import STREAM_DTYPE, Streams, Topology
@@ -57,12 +51,12 @@ class Rules:
 def _today(times: Times, ts: int, now: int, leeway: int) -> int:
     """Accept a write of any age into the current generation, a recent one into the previous one."""
     if ts > now + leeway:
-        raise InvalidWriteTimeError("future", ts, now + leeway)
+        raise errors.InvalidWriteTimeError("future", ts, now + leeway)
     if ts <= now - leeway:
         current = bisect_right(times, now - leeway) - 1
         superseded = current + 1 < len(times) and times[current + 1] <= now
         if current < 0 or ts < times[current] or superseded:
-            raise InvalidWriteTimeError("past", ts, now - leeway)
+            raise errors.InvalidWriteTimeError("past", ts, now - leeway)
     at = bisect_right(times, ts) - 1  # the usual path: no call
     if at < 0:
         raise _none(ts)
@@ -72,10 +66,10 @@ def _today(times: Times, ts: int, now: int, leeway: int) -> int:
 def _original(times: Times, ts: int, now: int, leeway: int) -> int:
     """Accept a write into the current generation, or one that begins within the leeway."""
     if ts > now + leeway:
-        raise InvalidWriteTimeError("future", ts, now + leeway)
+        raise errors.InvalidWriteTimeError("future", ts, now + leeway)
     current = _operating(times, now)
     if ts < times[current]:
-        raise InvalidWriteTimeError("past", ts, times[current])
+        raise errors.InvalidWriteTimeError("past", ts, times[current])
     return _operating(times, ts)
 
 
@@ -86,8 +80,10 @@ def _operating(times: Times, ts: int) -> int:
     return at
 
 
-def _none(ts: int) -> GenerationUnavailableError:
-    return GenerationUnavailableError("none", f"no known generation operates at {dated(ts)}", ts=ts)
+def _none(ts: int) -> errors.GenerationUnavailableError:
+    return errors.GenerationUnavailableError(
+        "none", f"no known generation operates at {dated(ts)}", ts=ts
+    )
 
 
 def find(times: Times, time: int) -> int | None:
@@ -132,7 +128,7 @@ class Generations:
     ) -> None:
         """Begin without generations. Raises `InvalidArgumentError`."""
         if not isinstance(rules, Rules):
-            raise InvalidArgumentError(f"rules are TODAY or ORIGINAL, not {rules!r}")
+            raise errors.InvalidArgumentError(f"rules are TODAY or ORIGINAL, not {rules!r}")
         check_seconds("leeway", leeway, most=DELAY_S_MAX)
         self._leeway, self._rules = pack(round(leeway * 1_000)), rules
         self._now_ms = (clock or SystemClock()).now_ms
@@ -189,9 +185,9 @@ class Generations:
         """
         stamps, tokens = np.asarray(timestamps), np.asarray(tokens)
         if stamps.shape != tokens.shape or stamps.ndim != 1:
-            raise InvalidArgumentError("timestamps and tokens are arrays of equal length")
+            raise errors.InvalidArgumentError("timestamps and tokens are arrays of equal length")
         if stamps.dtype.kind not in "iu" or tokens.dtype != np.int64:
-            raise InvalidArgumentError("timestamps are integers, tokens are of type int64")
+            raise errors.InvalidArgumentError("timestamps are integers, tokens are of type int64")
         if not len(stamps):
             return np.empty(0, STREAM_DTYPE)
         oldest, newest = int(stamps.min()), int(stamps.max())
@@ -273,7 +269,7 @@ class Generations:
         """
         check_timestamp(time)
         if not isinstance(topology, Topology):
-            raise InvalidArgumentError(f"topology is a Topology, not {topology!r}")
+            raise errors.InvalidArgumentError(f"topology is a Topology, not {topology!r}")
         with self._lock:
             if self.known_or_obsolete(time):
                 return False
@@ -329,7 +325,7 @@ class Generations:
                 f"generation {dated(time)} became known too late: a write at "
                 f"{dated(self.last_stream_timestamp)} went to a stream of the previous generation"
             )
-            warnings.warn(LateGenerationWarning(message), stacklevel=3)
+            warnings.warn(errors.LateGenerationWarning(message), stacklevel=3)
 
     def _accepted(self, known: _Known, ts: int, now: int) -> int:
         at = self._accept(known.times, ts, now, self._leeway)
@@ -342,11 +338,11 @@ class Generations:
         assert topology is not None
         return topology
 
-    def _unknown(self, known: _Known, at: int, ts: int) -> CDCMetaError:
+    def _unknown(self, known: _Known, at: int, ts: int) -> errors.CDCMetaError:
         if known.topologies[at] is None:
             since = known.times[at]
             message = f"the streams of the generation from {dated(since)} on are not read yet"
-            return GenerationUnavailableError("not retrieved", message, ts=ts, since=since)
+            return errors.GenerationUnavailableError("not retrieved", message, ts=ts, since=since)
         since = known.undecided_from
         message = f"a new generation may operate from {dated(since)} on, before {dated(ts)}"
-        return GenerationUnavailableError("undecided", message, ts=ts, since=since)
+        return errors.GenerationUnavailableError("undecided", message, ts=ts, since=since)

@@ -6,32 +6,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from cdcmeta.errors import (
-    CorruptTopologyError,
-    GenerationNotFoundError,
-    GenerationUnavailableError,
-    MemberLostError,
-)
+import snapkv
+from cdcmeta import errors
 from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations.known_generations import Generations
 from cdcmeta.generations.streams import StreamId
 from cdcmeta.generations.tokens import Tokens
 from cdcmeta.generations.topology import Streams, Topology
-from snapkv import (
-    AtRevision,
-    Changes,
-    CommitTimeoutError,
-    CommitUnknownError,
-    CompactedError,
-    ConflictError,
-    Session,
-    SessionLostError,
-    SnapKVError,
-    SnapshotKV,
-    Space,
-    Watch,
-    pack,
-)
+from snapkv import AtRevision, Changes, Session, SnapshotKV, Space, Watch, pack
 from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import StoreRecreatedError, StoreRestoredError
 from snapkv.model import Guard
@@ -159,7 +141,7 @@ class Member:
     def _checked(self, ts: int, token: int, ahead: int) -> StreamId:
         try:
             found = self.generations.stream(ts, token, ahead)
-        except GenerationUnavailableError:
+        except errors.GenerationUnavailableError:
             self._check()  # a lost member gets no news: do not wait for them
             raise
         self._check()
@@ -167,7 +149,7 @@ class Member:
 
     def _check(self) -> None:
         if not self.alive:
-            raise MemberLostError(self._session.id)
+            raise errors.MemberLostError(self._session.id)
 
     def _follow(self) -> None:
         try:
@@ -187,7 +169,7 @@ class Member:
                     self._finish(0.0)
         except (StoreRestoredError, StoreRecreatedError):
             self._session.close()  # the known generations may not exist in the store
-        except SnapKVError:
+        except snapkv.SnapKVError:
             self._following.close()  # the next step begins again
             pause(RETRY_S)
         with self._changed:
@@ -252,7 +234,7 @@ class LogFollower:
         watch = self._watch
         try:
             found = None if watch is None else watch.next(timeout)
-        except CompactedError:
+        except snapkv.CompactedError:
             watch = None
         if watch is None:
             self.begin()
@@ -321,13 +303,13 @@ class LogFollower:
             elif monotonic() >= again_at:
                 try:
                     self.generations.insert(time, layout.topology_at(self._space.at(), generation))
-                except GenerationNotFoundError:
+                except errors.GenerationNotFoundError:
                     pass  # expired
-                except CorruptTopologyError:  # the rows are complete but corrupt
+                except errors.CorruptTopologyError:  # the rows are complete but corrupt
                     later = min(2 * pause_s, CORRUPT_S_MAX)
                     self._corrupt[time] = monotonic() + pause_s, later
                     continue
-                except SnapKVError:
+                except snapkv.SnapKVError:
                     continue  # the next step tries again; until then its writes are rejected
                 self._forget(time)
 
@@ -342,16 +324,16 @@ class LogFollower:
         kind, value = layout.ACK, layout.number(newest_write)
         try:
             self._prepared[switch.id] = layout.topology_at(self._space.at(), switch)
-        except (CorruptTopologyError, GenerationNotFoundError) as e:
+        except (errors.CorruptTopologyError, errors.GenerationNotFoundError) as e:
             kind, value = layout.REFUSAL, f"{e}".encode()[:REASON_BYTES_MAX]
-        except SnapKVError:
+        except snapkv.SnapKVError:
             return  # the next step tries again
         key = layout.answer_key(kind, switch.id, self._session.id)
         guards: list[Guard] = [AtRevision(layout.SWITCH, revision), self._session.guard]
         try:
             self._space.commit(puts={key: value}, guards=guards, note="generations: answer")
-        except (ConflictError, SessionLostError):
+        except (snapkv.ConflictError, snapkv.SessionLostError):
             pass  # the switch has ended, or the session: a later commit shows it
-        except (CommitUnknownError, CommitTimeoutError, SnapKVError):
+        except (snapkv.CommitUnknownError, snapkv.CommitTimeoutError, snapkv.SnapKVError):
             return
         self._pending_switch = None

@@ -22,25 +22,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+import snapkv
 from cdcmeta.argument_checks import bounded_batches
 from cdcmeta.errors import CorruptTopologyError, SwitchAbortedError, SwitchPendingError
 from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations.tokens import Sharding
 from cdcmeta.generations.topology import Topology
-from snapkv import (
-    AtRevision,
-    CommitTimeoutError,
-    CommitUnknownError,
-    CompactedError,
-    ConflictError,
-    Snapshot,
-    SnapshotKV,
-    Space,
-    SpaceOps,
-    Stamp,
-    Watch,
-    pack,
-)
+from snapkv import AtRevision, Snapshot, SnapshotKV, Space, SpaceOps, Stamp, Watch, pack
 from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import CorruptStoreError
 from snapkv.times import TIMESTAMP_MAX, format_time
@@ -128,7 +116,7 @@ class SwitchCoordinator:
                 if newest is not None and newest.ring == digest and not force:
                     return newest
                 if begun and monotonic() >= deadline:
-                    raise CommitTimeoutError("no switch could be begun in time")
+                    raise snapkv.CommitTimeoutError("no switch could be begun in time")
                 begun = True
                 topology = topology or Topology.of_ring(ring, self._random_bytes)
                 own = self._begin(state, digest, topology, deadline)
@@ -217,7 +205,7 @@ class SwitchCoordinator:
             raise SwitchPendingError(switch.id)
         try:
             watch.next(min(POLL_S, left))
-        except CompactedError:  # the watch only wakes; the caller reads the state again
+        except snapkv.CompactedError:  # the watch only wakes; the caller reads the state again
             pause(min(POLL_S, left))
 
     def _abort_reason(
@@ -306,9 +294,9 @@ class SwitchCoordinator:
         for left in reversed(range(TRIES)):
             try:
                 self._space.commit(build, note=f"generations: {step}")
-            except ConflictError:
+            except snapkv.ConflictError:
                 return False
-            except CommitUnknownError:
+            except snapkv.CommitUnknownError:
                 if not left and monotonic() >= deadline:
                     raise
                 continue

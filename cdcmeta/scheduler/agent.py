@@ -30,6 +30,7 @@ from cdcmeta.scheduler.core.states import (
 from cdcmeta.scheduler.core.watermarks import Digest
 from cdcmeta.scheduler.owner.cluster import check_name, check_revision
 from cdcmeta.scheduler.protocol import messages
+from cdcmeta.scheduler.protocol.messages import Envelope, KnownOwner
 
 
 class ExecutorStatus(NamedTuple):
@@ -209,14 +210,14 @@ class Agent:
         *,
         epoch: int,
         changefeed_epoch: int = 0,
-        owner: messages.KnownOwner,
+        owner: KnownOwner,
         version: str = "1",
     ) -> None:
         check_name("a capture", name)
         check_name("a version", version)
         check_revision("a capture's epoch", epoch, 0)
         check_revision("a changefeed's epoch", changefeed_epoch, 0)
-        if not isinstance(owner, messages.KnownOwner):
+        if not isinstance(owner, KnownOwner):
             raise InvalidArgumentError(f"owner is a KnownOwner, not {owner!r}")
         if executor.all_tables():
             raise InvalidArgumentError("the executor of a new agent must have no tables")
@@ -263,7 +264,7 @@ class Agent:
         """Return the tables that it has a pipeline for, by name."""
         return sorted(table for table, kept in self._kept.items() if isinstance(kept, RunningTable))
 
-    def tick(self, inbox: Iterable[messages.Envelope]) -> list[messages.Envelope]:
+    def tick(self, inbox: Iterable[Envelope]) -> list[Envelope]:
         """Apply the owner's messages, continue the actions under way, and return the answers.
 
         These are at most one answer to all heartbeats and one to all announcements, or one message
@@ -283,11 +284,11 @@ class Agent:
         header = messages.Header(
             self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch
         )
-        return [messages.Envelope(header, body) for body in bodies]
+        return [Envelope(header, body) for body in bodies]
 
     # --- receiving ---
 
-    def _receive(self, envelope: messages.Envelope) -> None:
+    def _receive(self, envelope: Envelope) -> None:
         header, body = envelope
         if not isinstance(body, messages.Announce | messages.Heartbeat | messages.DispatchTable):
             # messages of captures are for an owner; their senders do not count as one
@@ -339,13 +340,6 @@ class Agent:
             del self._kept[table]
             self.failures.pop(table, None)
         self._forgotten = forgotten_tables(self._forgotten, [token for token, _ in older])
-
-    def _all(self) -> tuple[TableStatus, ...]:
-        return tuple(
-            status_of(table, held, held.token)
-            for table, held in self._kept.items()
-            if isinstance(held, RunningTable)
-        )
 
     def _apply(self, request: Request) -> None:
         table = request.table
@@ -507,7 +501,9 @@ class Agent:
         reports, self._reports = self._reports, {}
         answers: list[messages.Body] = []
         if self._is_announced:
-            answers.append(messages.Sync(self._version, self._all(), self.is_stopping))
+            held = ((t, kept) for t, kept in self._kept.items() if isinstance(kept, RunningTable))
+            statuses = tuple(status_of(table, kept, kept.token) for table, kept in held)
+            answers.append(messages.Sync(self._version, statuses, self.is_stopping))
         if self._heartbeat is not None:
             answers.append(self._answered(self._heartbeat, reports))
         else:

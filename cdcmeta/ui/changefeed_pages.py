@@ -11,16 +11,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
+from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement, changefeeds
 from cdcmeta.scheduler.runtime import changefeed_records as records
 from cdcmeta.scheduler.runtime.changefeed_records import Registration
-from cdcmeta.scheduler.runtime.changefeeds import (
-    NOT_PLACED,
-    ChangefeedStatus,
-    Problems,
-    check_table,
-    has_no_capture,
-)
 from cdcmeta.scheduler.runtime.reports import FeedReport
 from cdcmeta.ui.page_requests import (
     Listed,
@@ -182,8 +175,8 @@ def cluster_at(store: SnapshotKV, name: str, when: When | None = None, *, time: 
         left -= read
     rows = []
     for feed in found[:FEEDS_MAX]:
-        no_capture = has_no_capture(feeds, feed, alive)
-        problems = Problems.of(reports, feed.id, no_capture=no_capture)
+        no_capture = changefeeds.has_no_capture(feeds, feed, alive)
+        problems = changefeeds.Problems.of(reports, feed.id, no_capture=no_capture)
         rows.append(_feed_row(store, feeds, feed, problems, when, time))
     captures = _captures(store, feeds, counts, reports, alive)
     return ClusterRow(name, rows, captures, left > 0, len(found) > FEEDS_MAX)
@@ -208,14 +201,14 @@ def feed_at(
     names = feed.tables()
     shown = names[start : start + limit]
     places = [
-        each or Placement(table, None, NOT_PLACED)
+        each or Placement(table, None, changefeeds.NOT_PLACED)
         for table, each in zip(shown, feeds.places_of(id, shown, as_of=when), strict=True)
     ]
     alive = feeds.captures() if when is None else None
     counts, read = _counts(feeds, id, when, PLACES_MAX)
-    no_capture = has_no_capture(feeds, feed, alive)
-    seen = ChangefeedStatus(feed, counts, reports, alive, no_capture=no_capture)
-    problems = Problems.of(reports, id, no_capture=no_capture)
+    no_capture = changefeeds.has_no_capture(feeds, feed, alive)
+    seen = changefeeds.ChangefeedStatus(feed, counts, reports, alive, no_capture=no_capture)
+    problems = changefeeds.Problems.of(reports, id, no_capture=no_capture)
     return FeedAtMoment(
         _feed_row(store, feeds, feed, problems, when, time),
         _writer(store, cluster, id, when),
@@ -295,7 +288,7 @@ def table_page(c: Context) -> Page:
     high = c.source.mark(until).revision
     found = moves_back(c.source, cluster, id, table, high, budget=c.budget(2))
     if not found.rows:
-        check_table(feeds.get(id, as_of=c.at), table)
+        changefeeds.check_table(feeds.get(id, as_of=c.at), table)
     span, kinds = span_of(c), _kinds(_names([found]))
     labels = _labels(kinds)
     more = {"picture": _lane(found, span, kinds, labels), "kinds": kinds, "labels": labels}
@@ -311,7 +304,7 @@ def _feed_row(
     store: SnapshotKV,
     feeds: Changefeeds,
     feed: Changefeed,
-    problems: Problems,
+    problems: changefeeds.Problems,
     when: When | None,
     time: int,
 ) -> ChangefeedRow:
@@ -390,7 +383,7 @@ def _writer(store: SnapshotKV, cluster: str, id: str, when: When | None) -> str 
     return None if commit is None else commit.writer
 
 
-def _table_row(place: Placement, seen: ChangefeedStatus) -> ReplicatedTable:
+def _table_row(place: Placement, seen: changefeeds.ChangefeedStatus) -> ReplicatedTable:
     rate = seen.rates.get(place.table)
     return ReplicatedTable(
         place.table,

@@ -21,30 +21,11 @@ from itertools import islice
 
 import msgpack
 
+import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors import loop_prevention
-from cdcmeta.scheduler.executors.contracts import (
-    NOTHING,
-    WHOLE,
-    Claim,
-    Origin,
-    SinkRecord,
-    TableWriter,
-)
-from snapkv import (
-    Absent,
-    AtRevision,
-    Changes,
-    CommitTooLargeError,
-    CommitUnknownError,
-    ConflictError,
-    Ops,
-    SnapshotKV,
-    SpaceOps,
-    Stamp,
-    format_time,
-)
+from cdcmeta.scheduler.executors import contracts, loop_prevention
+from snapkv import AtRevision, Changes, Ops, SnapshotKV, SpaceOps, Stamp, format_time
 from snapkv.base.waiting import monotonic
 
 WRITE_S = 3.0
@@ -55,10 +36,10 @@ PAGE_KEYS = 100
 
 def prefix_of(table: str) -> str:
     """Return what the keys of a table of a store begin with."""
-    return "" if table == WHOLE else table
+    return "" if table == contracts.WHOLE else table
 
 
-class StoreTableWriter(TableWriter):
+class StoreTableWriter(contracts.TableWriter):
     """Writes a table into a store, each change exactly once; the commits of a batch become one.
 
     Two round trips to begin, then one for each batch. Times in the target are the times of its own
@@ -74,11 +55,11 @@ class StoreTableWriter(TableWriter):
         token: Token,
         *,
         write_s: float = WRITE_S,
-        origin: Origin | None = None,
+        origin: contracts.Origin | None = None,
         source: str | None = None,
     ) -> None:
         self._target, self._space = target, f"{loop_prevention.RECORDS}{changefeed}"
-        self._claim, self._key = Claim(table, token, origin), table.encode()
+        self._claim, self._key = contracts.Claim(table, token, origin), table.encode()
         self._write_s, self._source = write_s, source
         self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
         self._revision = self._fence_revision = self._reached = 0
@@ -92,7 +73,12 @@ class StoreTableWriter(TableWriter):
             self._reached = 0
             if self._commit(Ops(), reached, sets_fence=True):
                 return reached
-            self._set_fence()
+            self._read()
+            fence = SpaceOps(
+                {self._fence_key: self._record(0)},
+                guards=[_at(self._fence_key, self._fence_revision)],
+            )
+            self._sent(Ops(), fence)  # so that no earlier assignment writes any more
 
     def replace(self) -> Iterator[str]:
         """Yield the keys of the table whose newest value here came from the same source.
@@ -136,7 +122,7 @@ class StoreTableWriter(TableWriter):
             return
         try:
             self._write(commits, checkpoint)
-        except CommitTooLargeError:
+        except snapkv.CommitTooLargeError:
             halves = _halves(commits)
             if halves is None:
                 raise
@@ -176,15 +162,15 @@ class StoreTableWriter(TableWriter):
                 self._reached = found.checkpoint
                 return  # an earlier try landed
 
-    def _read(self) -> SinkRecord:
+    def _read(self) -> contracts.SinkRecord:
         """Read record and fence, which the next commit guards; return what counts."""
         space, keys = self._target.space(self._space), [self._key, self._fence_key]
         entry, fence = space.entries_of(keys, timeout=self._left_s())
-        counting = NOTHING
+        counting = contracts.NOTHING
         for each in (fence, entry):  # the fence is never earlier than the record
             if each is not None:
                 kept = self._claim.counting(reached_of(each.value))
-                counting = kept if each is entry else NOTHING
+                counting = kept if each is entry else contracts.NOTHING
         self._revision = entry.revision if entry is not None else 0
         self._fence_revision = fence.revision if fence is not None else 0
         return counting
@@ -208,13 +194,6 @@ class StoreTableWriter(TableWriter):
             self._fence_revision = revision if sets_fence else self._fence_revision
         return revision > 0
 
-    def _set_fence(self) -> None:
-        """Write only the fence, so that no earlier assignment writes any more."""
-        self._read()
-        record = self._record(0)
-        guard = _at(self._fence_key, self._fence_revision)
-        self._sent(Ops(), SpaceOps({self._fence_key: record}, guards=[guard]))
-
     def _sent(self, ops: Ops, records: SpaceOps) -> int:
         """Commit; return the revision, 0 if a guard does not hold or the outcome is unknown."""
         ops = replace(ops, spaces={self._space: records})
@@ -224,12 +203,12 @@ class StoreTableWriter(TableWriter):
 
         try:
             return self._target.commit(build, timeout=self._left_s()).revision
-        except (ConflictError, CommitUnknownError):
+        except (snapkv.ConflictError, snapkv.CommitUnknownError):
             return 0
 
 
-def _at(key: bytes, revision: int) -> AtRevision | Absent:
-    return AtRevision(key, revision) if revision else Absent(key)
+def _at(key: bytes, revision: int) -> AtRevision | snapkv.Absent:
+    return AtRevision(key, revision) if revision else snapkv.Absent(key)
 
 
 def _halves(
@@ -246,10 +225,10 @@ def _halves(
     return [Changes(head, changes[:half])], [Changes(head, changes[half:])]
 
 
-def reached_of(raw: bytes) -> SinkRecord:
+def reached_of(raw: bytes) -> contracts.SinkRecord:
     """Return the record of a table. Raises `SinkError` if it is not one."""
     try:
         owner, number, checkpoint, *origin = msgpack.unpackb(raw)
-        return SinkRecord.read((owner, number), checkpoint, tuple(origin))
+        return contracts.SinkRecord.read((owner, number), checkpoint, tuple(origin))
     except (ValueError, TypeError, msgpack.UnpackException) as e:
         raise SinkError(f"the target has an invalid record of a table: {raw[:40]!r}") from e

@@ -209,10 +209,6 @@ def _pack_status(status: TableStatus) -> tuple[Any, ...]:
     return table, owner, number, state.value, checkpoint, resolved, synced
 
 
-def _status(value: Any) -> TableStatus:
-    return _statuses((value,))[0]
-
-
 def _statuses(value: Any) -> tuple[TableStatus, ...]:
     tables, owners, numbers, states, *known = _columns(value, "a status", *_STATUS_NUMBERS)
     unknown = set(states) - _STATES.keys()
@@ -272,10 +268,6 @@ def _rest(value: Any) -> Rest | None:
     return Rest(_progress(progress), _integer(size, "a size"), _integer(digest, "a digest"))
 
 
-def _pack_rest(rest: Rest | None) -> tuple[Any, ...] | None:
-    return None if rest is None else (tuple(rest.progress), rest.size, rest.digest)
-
-
 class _Field(NamedTuple):
     """How a member of a body is read, and how it is packed."""
 
@@ -289,7 +281,8 @@ _LISTED = _Field(_statuses, lambda all: tuple([_pack_status(status) for status i
 _ASKED = _Field(_asked, lambda tables: tuple([(table, *token) for table, token in tables]))
 _ROUND = _Field(partial(_integer, what="a round"))
 _FULL = _Field(partial(_flag, what="is_full"))
-_BOUNDS, _REST = _Field(_barrier, _pack_barrier), _Field(_rest, _pack_rest)
+_BOUNDS = _Field(_barrier, _pack_barrier)
+_REST = _Field(_rest, lambda rest: rest and (tuple(rest.progress), rest.size, rest.digest))
 
 _KINDS: dict[type[Any], tuple[Any, ...]] = {
     kind: (number, what, *zip(*fields, strict=True))
@@ -299,7 +292,12 @@ _KINDS: dict[type[Any], tuple[Any, ...]] = {
         (3, messages.Heartbeat, "a heartbeat", _ASKED, _BOUNDS, _LEAVES, _ROUND, _FULL),
         (4, messages.HeartbeatResponse, "a response to a heartbeat", _LISTED, _LEAVES, _REST),
         (5, messages.DispatchTable, "", _Field(_request, _pack_request)),
-        (6, messages.DispatchTableResponse, "", _Field(_status, _pack_status)),
+        (
+            6,
+            messages.DispatchTableResponse,
+            "",
+            _Field(lambda one: _statuses((one,))[0], _pack_status),
+        ),
     )
 }
 """The number of each kind of body, and its members' readers and packers.

@@ -217,7 +217,6 @@ class Term:
                 if name in view.captures:
                     self._owner_writes.evict(view.captures[name])
         self._do_requests(view)
-        self._clean(view)
         return sent
 
     def scheduled(self) -> dict[str, Scheduled]:
@@ -334,12 +333,17 @@ class Term:
     # --- requests ---
 
     def _do_requests(self, view: ClusterView) -> None:
+        """Do what operators ask for, and remove the reports of captures that are gone."""
         self._done &= view.others.keys() | view.evicted.keys()
         for key in view.others:
             if key.startswith(records.DRAIN):
                 self._drain(key, view)
             elif key.startswith(records.ASK) and key not in self._done:
                 self._ask(key, view.others[key])
+            elif key.startswith(records.REPORT):
+                name = key.removeprefix(records.REPORT).decode(errors="replace")
+                if name not in view.captures:
+                    self._remove(key)
 
     def _ask(self, key: bytes, value: bytes) -> None:
         try:
@@ -373,14 +377,6 @@ class Term:
                 schedule.coordinator.drain(name)
             except InvalidArgumentError:
                 continue  # it is the last capture, or not known yet
-
-    def _clean(self, view: ClusterView) -> None:
-        """Remove the reports of captures that are gone."""
-        for key in view.others:
-            if key.startswith(records.REPORT):
-                name = key.removeprefix(records.REPORT).decode(errors="replace")
-                if name not in view.captures:
-                    self._remove(key)
 
     def _remove(self, key: bytes) -> None:
         if key not in self._done:

@@ -12,13 +12,7 @@ from collections.abc import Hashable
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from cdcmeta.scheduler.protocol.messages import (
-    Announce,
-    Body,
-    Envelope,
-    Heartbeat,
-    HeartbeatResponse,
-)
+from cdcmeta.scheduler.protocol import messages
 
 
 class Post(Protocol):
@@ -28,13 +22,13 @@ class Post(Protocol):
     def address(self) -> str:
         """Where other captures reach it."""
 
-    def send(self, address: str, feed: str, envelope: Envelope) -> None:
+    def send(self, address: str, feed: str, envelope: messages.Envelope) -> None:
         """Send a message of a changefeed; never blocks.
 
         It is lost if the address is not valid, or if no post listens there.
         """
 
-    def receive(self) -> list[tuple[str, Envelope]]:
+    def receive(self) -> list[tuple[str, messages.Envelope]]:
         """Return the messages that have arrived, each with its changefeed; never blocks."""
 
     def close(self) -> None:
@@ -44,9 +38,9 @@ class Post(Protocol):
 T = TypeVar("T")
 
 
-def is_heartbeat(body: Body) -> bool:
+def is_heartbeat(body: messages.Body) -> bool:
     """Return whether a newer message of the same kind makes this one worthless."""
-    return isinstance(body, Announce | Heartbeat | HeartbeatResponse)
+    return isinstance(body, messages.Announce | messages.Heartbeat | messages.HeartbeatResponse)
 
 
 class Waiting(Generic[T]):
