@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.runtime import Capture, Scheduled
+from cdcmeta.scheduler.runtime import Capture
 from cdcmeta.scheduler.runtime.reports import FeedReport
 from snapkv.clock import SystemClock
 from snapkv.times import physical_ms
@@ -16,6 +16,32 @@ from snapkv.times import physical_ms
 CAPTURE = ("cluster", "capture")
 FEED = (*CAPTURE, "changefeed")
 OWNED = ("cluster", "changefeed")
+GAUGES = {
+    CAPTURE: {
+        "capture_registered": "Whether the capture has a session.",
+        "capture_leading": "Whether it schedules the changefeeds.",
+    },
+    FEED: {
+        "tables": "Tables that the capture has.",
+        "failing_tables": "Tables with an error.",
+        "late_tables": "Tables that are ten seconds late or more, up to 200.",
+        "table_delay_seconds": "How late the latest of these tables is.",
+        "unusable": "Whether the capture cannot use the source or the sink.",
+        "rows_per_second": "Rows that it writes in a second.",
+        "bytes_per_second": "Bytes of values in them.",
+    },
+    (*OWNED, "state"): {"changefeed_tables": "Tables by the state in which the owner has them."},
+    OWNED: {
+        "changefeed_checkpoint_timestamp_seconds": (
+            "Time up to which all tables are replicated, since 1970."
+        ),
+        "changefeed_checkpoint_lag_seconds": "Age of that time.",
+        "changefeed_resolved_lag_seconds": (
+            "Age of the time up to which the changes of all tables were read."
+        ),
+    },
+}
+"""The texts of all metrics, by labels and name."""
 
 
 class CaptureMetrics:
@@ -43,93 +69,55 @@ class CaptureMetrics:
 
     def describe(self) -> Iterable[Metric]:
         """Return all metrics without samples, which the registry compares with its metrics."""
-        return _Gauges().families()
+        return _new_gauges().values()
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
-        gauges, now_ms = _Gauges(), self._clock.now_ms()
+        gauges, now_ms = _new_gauges(), self._clock.now_ms()
+
+        def add(name: str, labels: Sequence[str], value: float) -> None:
+            gauges[name].add_metric(labels, value)
+
         for capture in self._captures:
             status, labels = capture.status, (capture.cluster, capture.label)
-            gauges.registered.add_metric(labels, status is not None)
-            gauges.leading.add_metric(labels, status is not None and status.is_leading)
-            if status is None:
-                continue
-            for id, report in status.reports.items():
-                gauges.add_report((*labels, id), report)
-            for id, scheduled in status.scheduled.items():
-                gauges.add_scheduled((capture.cluster, id), scheduled, now_ms)
-        return gauges.families()
+            add("capture_registered", labels, status is not None)
+            add("capture_leading", labels, status is not None and status.is_leading)
+            for id, report in status.reports.items() if status else ():
+                for name, value in _measured(report).items():
+                    add(name, (*labels, id), value)
+            for id, found in status.scheduled.items() if status else ():
+                owned = capture.cluster, id
+                for state, count in found.states.items():
+                    add("changefeed_tables", (*owned, state), count)
+                if at_ms := physical_ms(found.checkpoint):
+                    add("changefeed_checkpoint_timestamp_seconds", owned, at_ms / 1_000)
+                    add("changefeed_checkpoint_lag_seconds", owned, _age_s(at_ms, now_ms))
+                if at_ms := physical_ms(found.resolved):
+                    add("changefeed_resolved_lag_seconds", owned, _age_s(at_ms, now_ms))
+        return gauges.values()
 
 
-class _Gauges:
-    """New metrics for one scrape."""
+def _new_gauges() -> dict[str, GaugeMetricFamily]:
+    """Return new metrics for one scrape, by name."""
+    return {
+        name: GaugeMetricFamily(f"cdcmeta_{name}", text, labels=labels)
+        for labels, gauges in GAUGES.items()
+        for name, text in gauges.items()
+    }
 
-    def __init__(self) -> None:
-        def gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
-            return GaugeMetricFamily(name, text, labels=labels)
 
-        self.registered = gauge(
-            "cdcmeta_capture_registered", "Whether the capture has a session.", CAPTURE
-        )
-        self.leading = gauge(
-            "cdcmeta_capture_leading", "Whether it schedules the changefeeds.", CAPTURE
-        )
-        self.tables = gauge("cdcmeta_tables", "Tables that the capture has.", FEED)
-        self.failing = gauge("cdcmeta_failing_tables", "Tables with an error.", FEED)
-        self.late = gauge(
-            "cdcmeta_late_tables", "Tables that are ten seconds late or more, up to 200.", FEED
-        )
-        self.delay = gauge(
-            "cdcmeta_table_delay_seconds", "How late the latest of these tables is.", FEED
-        )
-        self.unusable = gauge(
-            "cdcmeta_unusable", "Whether the capture cannot use the source or the sink.", FEED
-        )
-        self.rows = gauge("cdcmeta_rows_per_second", "Rows that it writes in a second.", FEED)
-        self.bytes = gauge("cdcmeta_bytes_per_second", "Bytes of values in them.", FEED)
-        self.states = gauge(
-            "cdcmeta_changefeed_tables",
-            "Tables by the state in which the owner has them.",
-            (*OWNED, "state"),
-        )
-        self.checkpoint = gauge(
-            "cdcmeta_changefeed_checkpoint_timestamp_seconds",
-            "Time up to which all tables are replicated, since 1970.",
-            OWNED,
-        )
-        self.checkpoint_lag = gauge(
-            "cdcmeta_changefeed_checkpoint_lag_seconds", "Age of that time.", OWNED
-        )
-        self.resolved_lag = gauge(
-            "cdcmeta_changefeed_resolved_lag_seconds",
-            "Age of the time up to which the changes of all tables were read.",
-            OWNED,
-        )
-
-    def families(self) -> list[Metric]:
-        """Return all of them."""
-        return list(vars(self).values())
-
-    def add_report(self, labels: tuple[str, str, str], report: FeedReport) -> None:
-        """Add what a capture reports of a changefeed."""
-        rates, delays = report.rates.values(), report.delays.values()
-        self.tables.add_metric(labels, report.tables)
-        self.failing.add_metric(labels, report.failing)
-        self.late.add_metric(labels, len(delays))
-        self.delay.add_metric(labels, max((each.seconds for each in delays), default=0.0))
-        self.unusable.add_metric(labels, report.error is not None)
-        self.rows.add_metric(labels, report.rest.rows + sum(each.rows for each in rates))
-        self.bytes.add_metric(labels, report.rest.bytes + sum(each.bytes for each in rates))
-
-    def add_scheduled(self, labels: tuple[str, str], found: Scheduled, now_ms: int) -> None:
-        """Add what an owner knows of a changefeed."""
-        for state, count in found.states.items():
-            self.states.add_metric((*labels, state), count)
-        if checkpoint_ms := physical_ms(found.checkpoint):
-            self.checkpoint.add_metric(labels, checkpoint_ms / 1_000)
-            self.checkpoint_lag.add_metric(labels, _age_s(checkpoint_ms, now_ms))
-        if resolved_ms := physical_ms(found.resolved):
-            self.resolved_lag.add_metric(labels, _age_s(resolved_ms, now_ms))
+def _measured(report: FeedReport) -> dict[str, float]:
+    """Return what a capture reports of a changefeed, by metric."""
+    rates, delays = report.rates.values(), report.delays.values()
+    return {
+        "tables": report.tables,
+        "failing_tables": report.failing,
+        "late_tables": len(delays),
+        "table_delay_seconds": max((each.seconds for each in delays), default=0.0),
+        "unusable": report.error is not None,
+        "rows_per_second": report.rest.rows + sum(each.rows for each in rates),
+        "bytes_per_second": report.rest.bytes + sum(each.bytes for each in rates),
+    }
 
 
 def _age_s(at_ms: int, now_ms: int) -> float:

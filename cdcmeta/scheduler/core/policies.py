@@ -281,10 +281,6 @@ def balancing_moves(facts: Facts, moves_max: int) -> list[Task]:
     takes the table that makes the two loads most equal; it must reduce their difference by at
     least `TOLERANCE` of the mean, and no move is made while they differ by less than that. Tables
     that another capture still stops, and tables that failed lately, are not moved.
-
-    When it returns no move, no capture is both more than `TOLERANCE` of the mean above the lightest
-    (one table, if all weigh the same) and has a movable table that weighs at most the difference
-    less half of that tolerance. Tables that a capture only stops are not in its load (`Load`).
     """
     facts = facts._replace(weights=None)  # running sums have rounding errors; compute new ones
     is_counted = len(set(facts.desired.values())) <= 1

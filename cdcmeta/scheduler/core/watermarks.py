@@ -157,7 +157,7 @@ class Coverage:
     if it expects exactly these tables there.
 
     A table is *covered* once a capture's rest included it: it is at least at the capture's
-    progress. The other tables of REPLICATING sets are *apart*: their sets have their progress.
+    progress. The other tables of REPLICATING sets are *apart*.
     """
 
     def __init__(self) -> None:

@@ -4,13 +4,9 @@ A table is written to a database of its own, in another store or on a CouchDB se
 a changed document are sent with their histories, as CouchDB's replicator does, so repeated and late
 writes change nothing. The checkpoint is written after the documents.
 
-Where the source's `revs_limit` has cut these histories, the target cannot see that one of its
-leaves is an ancestor, and CouchDB's replicator leaves it there for ever. Here the source says which
-leaves its edits have followed, and these end in the target; edits that were made there remain.
-
-In a state, also in that after a compaction, the source cannot say it. Then each leaf of the target
-ends that is older than a cut; but in a store not one that another writer made there, as far as the
-target's commits say so.
+Where the source's `revs_limit` has cut these histories, the source says which leaves its edits have
+followed, and these end in the target. In a state the source cannot say it: then each leaf of the
+target ends that is older than a cut, but in a store not one that another writer made there.
 """
 
 from __future__ import annotations

@@ -10,10 +10,7 @@ A document with conflicts has other leaves, too, which are read at the commit's 
 of a database has each document's last change for ever, so a table continues after a compaction.
 
 A commit deletes the bodies of the leaves that its edits follow. Where `revs_limit` has cut the
-history between such a leaf and the present ones, only that says that it is their ancestor:
-
-    revs_limit 1    commit 1    puts the body of 1-a                         leaf 1-a
-                    commit 2    puts the body of 2-b, deletes that of 1-a    leaf 2-b, without 1-a
+history between such a leaf and the present ones, only that says that it is their ancestor.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 One watch is at `position`, near the newest commit, and feeds the tables that are live. The tables
 that are behind are fetched together by a second watch; when that reaches `position`, they are live.
-The tables that are behind take turns. In each turn the second watch begins where one of them is,
-and serves tables that are farther, too. A turn ends after a while, so that one table holds up no
-other.
+In each turn of `SLICE_S` the second watch begins where one table is, and serves tables that are
+farther, too.
 """
 
 from __future__ import annotations

@@ -109,9 +109,7 @@ class Outbox:
 
     Of several requests, the last with the newest token is sent. A request is repeated only if it
     is still due after a pause, which doubles each time, from `Limits.heartbeat_every_us` to
-    `Limits.repeat_max_us`. So the number of requests does not depend on the number of reports that
-    ask for them. A request that is left out counts as lost: the capture's next report causes it
-    again.
+    `Limits.repeat_max_us`. A request that is left out counts as lost.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -11,13 +11,8 @@
 | `report/<capture>` | what a capture's tables do, and their errors | the capture |
 
 The owner's writes are guarded by its election, a capture's report by its session. Ids and names of
-captures are short; tables are any text.
-
-**Where tables begin.** At the changefeed's checkpoint, unless an update put one in.
-A changefeed has one checkpoint. An update notes in the record of the changefeed where each table
-that it puts in begins, and where each one that it takes out has stopped at the earliest.
-So the stored checkpoint never goes back. A late write of an owner that has not seen the update does
-not name it, and the tables still begin where the update says.
+captures are short; tables are any text. A table begins at the changefeed's checkpoint, unless an
+update has put it in: then the record of the changefeed says where (`begins`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A capture's term as the leader: one coordinator for each changefeed, and what they write.
 
-When a registration vanishes, the owner counts the capture as present for a while. If its session
-ended by itself, this is `GRACE_S`: the capture stopped writing before. If it was evicted, this is
-its time to live, because it may learn of the eviction only then. The record of an eviction outlives
-the owner, so that the next owner waits as well.
+When a registration vanishes, the owner counts the capture as present for `GRACE_S`; after an
+eviction for its time to live, because the capture may learn of the eviction only then.
 """
 
 from __future__ import annotations

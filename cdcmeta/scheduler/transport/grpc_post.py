@@ -4,9 +4,8 @@
     for each peer    one call at a time; meanwhile the newest heartbeats wait, and other messages
 
 A call that fails loses its messages: the protocol repeats what matters, and gRPC connects again by
-itself. Of what waits, an older heartbeat is replaced by a newer one; beyond `WAITING_MAX` and
-`WAITING_BYTES_MAX` the oldest heartbeats are lost, then the oldest other messages. So a peer that
-does not answer costs bounded memory, and only the thread that gRPC keeps for a call under way.
+itself. What waits is bounded (`Waiting`), so a peer that does not answer costs bounded memory, and
+only the thread that gRPC keeps for a call under way.
 
 gRPC prints errors of its own to the standard error, one for each client that it rejects. This
 module turns that off, unless GRPC_VERBOSITY is set, or grpc was imported earlier.
