@@ -17,24 +17,11 @@ from cdcmeta.errors import (
     MemberLostError,
 )
 from cdcmeta.generations import generation_layout as layout
+from cdcmeta.generations import log_rows
 from cdcmeta.generations.generation_layout import unchanged
 from cdcmeta.generations.known_generations import Generations
 from cdcmeta.generations.log_member import Member
-from cdcmeta.generations.log_rows import (
-    IMAGES,
-    OLD_PREFIX,
-    ROW_PREFIX,
-    LogRow,
-    Operation,
-    base_key,
-    encoded,
-    old_span_of,
-    row_of,
-    slot_of,
-    span_of,
-    trim,
-    upgrade,
-)
+from cdcmeta.generations.log_rows import LogRow, Operation
 from cdcmeta.generations.streams import StreamId
 from cdcmeta.generations.tokens import murmur3_token
 from snapkv import Entry, Ops, Snapshot, SnapshotKV, SpaceOps, Stamp, When
@@ -210,9 +197,10 @@ class CdcLog:
         with self._space.watch(since=ts - 1, timeout=left) as watch:
             changes = next(watch, None)  # the committed changes come, even without time left
         found = [
-            row_of(change.key, change.value)
+            log_rows.row_of(change.key, change.value)
             for change in changes or ()
-            if change.value is not None and change.key.startswith((ROW_PREFIX, OLD_PREFIX))
+            if change.value is not None
+            and change.key.startswith((log_rows.ROW_PREFIX, log_rows.OLD_PREFIX))
         ]
         rows = sorted(row for row in found if row.stamp[:2] == (ts, error.batch))
         if not rows:
@@ -232,7 +220,7 @@ class CdcLog:
         """Return a row, now or at a time; None without one."""
         if not isinstance(key, bytes):
             raise InvalidArgumentError("keys and values are bytes")
-        (found,) = self._space.entries_of([base_key(key)], when)
+        (found,) = self._space.entries_of([log_rows.base_key(key)], when)
         return None if found is None else found.value
 
     def read(self, stream: StreamId, begin: When, end: When | None = None) -> list[LogRow]:
@@ -246,9 +234,14 @@ class CdcLog:
         snapshot = self._space.at()
         until = snapshot.timestamp if end is None else self._space.timestamp_of(end)
         since = self._space.timestamp_of(begin)
-        spans = old_span_of(stream, since, until), span_of(slot_of(stream), since, until)
+        spans = (
+            log_rows.old_span_of(stream, since, until),
+            log_rows.span_of(log_rows.slot_of(stream), since, until),
+        )
         items = (item for span in spans for item in snapshot.items(start=span[0], end=span[1]))
-        return sorted(row for row in (row_of(*item) for item in items) if row.stream == stream)
+        return sorted(
+            row for row in (log_rows.row_of(*item) for item in items) if row.stream == stream
+        )
 
     def trim(self, until: When, *, unread: bool = False) -> int:
         """Remove the log rows up to a time; return how many. The table's rows stay.
@@ -258,14 +251,14 @@ class CdcLog:
         call continues an interrupted one. `GenerationLog.expire` calls it.
         """
         time = self._space.timestamp_of(until)
-        return trim(self.store, self.name, self._recorded_log(), time, unread=unread)
+        return log_rows.trim(self.store, self.name, self._recorded_log(), time, unread=unread)
 
     def upgrade(self) -> int:
         """Move log rows of an older version to where they are read; return how many.
 
         `StreamConsumer` and `trim` call it. Stop all writers of the older version before.
         """
-        return upgrade(self._space)
+        return log_rows.upgrade(self._space)
 
     def at(self, when: When | None = None) -> Snapshot[bytes]:
         """Return a snapshot of the table and its log."""
@@ -307,7 +300,7 @@ class CdcLog:
         """Return changes with the rows before them; one round trip, none without `preimage`."""
         if not self._preimage:
             return changes
-        entries = self._space.entries_of([base_key(change.key) for change in changes])
+        entries = self._space.entries_of([log_rows.base_key(change.key) for change in changes])
         return [
             change._replace(before=entry) for change, entry in zip(changes, entries, strict=True)
         ]
@@ -339,18 +332,18 @@ class CdcLog:
             yield Operation.POSTIMAGE, change.value
 
     def _ops(self, changes: Sequence[RowChange], rows: Sequence[LogRow]) -> dict[str, SpaceOps]:
-        keys = {base_key(change.key): change for change in changes}
+        keys = {log_rows.base_key(change.key): change for change in changes}
         puts = {key: change.value for key, change in keys.items() if change.value is not None}
         deletes = [key for key, change in keys.items() if change.value is None]
         guards: list[Guard] = []
         if self._preimage:
             for key, (_, _, _, before) in keys.items():
                 guards.append(unchanged(key, 0 if before is None else before.revision))
-        return {self._space.name: SpaceOps(puts | encoded(rows), deletes, guards=guards)}
+        return {self._space.name: SpaceOps(puts | log_rows.encoded(rows), deletes, guards=guards)}
 
     def _is_overtaken(self, error: snapkv.ConflictError, changes: Sequence[RowChange]) -> bool:
         """Return whether another commit has written one of the rows since they were read here."""
-        keys = {base_key(change.key) for change in changes}
+        keys = {log_rows.base_key(change.key) for change in changes}
         return any(getattr(guard, "key", None) in keys for guard, _ in error.failed)
 
     def _wait(
@@ -385,7 +378,7 @@ def _checked(changes: object) -> list[RowChange]:
 
 def _change_of(rows: Sequence[LogRow]) -> LogRow:
     """Return the first row that is not an image."""
-    return next(row for row in rows if row.operation not in IMAGES)
+    return next(row for row in rows if row.operation not in log_rows.IMAGES)
 
 
 def merged(*parts: Mapping[str, SpaceOps]) -> dict[str, SpaceOps]:

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 
 from cdcmeta import errors
 from cdcmeta.argument_checks import check_int, check_seconds
+from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations.cdclog import CdcLog
-from cdcmeta.generations.generation_layout import (
-    ConsumerId,
-    Generation,
-    Progress,
-    consumers_at,
-    generations_at,
-)
+from cdcmeta.generations.generation_layout import ConsumerId, Generation, Progress
 from cdcmeta.generations.generation_log import GenerationLog
 from cdcmeta.generations.log_rows import SLOTS, LogRow, row_of, span_of, trimmed_at
 from snapkv import CommitUnknownError, ConflictError, Snapshot, When, pack
@@ -127,7 +122,7 @@ class StreamConsumer:
         if until is not None:
             final = min(final, self._log.timestamp_of(until))
         state = self._log.at(revision=snapshot.revision)
-        generation, later = self._next_generation(generations_at(state))
+        generation, later = self._next_generation(layout.generations_at(state))
         self._check_trimmed(snapshot)
         self.waiting_for = self._unfinished(state, generation)
         begin = self.progress.position
@@ -239,7 +234,7 @@ class StreamConsumer:
         return tuple(
             sorted(
                 id.part
-                for id, each in consumers_at(state).items()
+                for id, each in layout.consumers_at(state).items()
                 if id[:2] == self.id[:2] and each.position < generation.time - 1
             )
         )

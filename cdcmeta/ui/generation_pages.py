@@ -8,18 +8,8 @@ from math import cos, pi, sin
 
 from markupsafe import Markup
 
-from cdcmeta.ui import svg
-from cdcmeta.ui.generation_logs import (
-    GENERATIONS_MAX,
-    RANGES_MAX,
-    RING,
-    Arc,
-    GenerationRow,
-    TokenRing,
-    list_logs,
-    log_at,
-    ring_at,
-)
+from cdcmeta.ui import generation_logs, svg
+from cdcmeta.ui.generation_logs import RING, Arc, GenerationRow, TokenRing
 from cdcmeta.ui.page_requests import command, integer, needed, span_of, store_of, time_of_moment
 from snapkv import format_time
 from snapkv.times import physical_ms
@@ -36,25 +26,27 @@ def generations_page(c: Context) -> Page:
     span, log = span_of(c), c.state["log"]
     more = {"lane": lambda row: _lane(row, span)}
     if log:
-        limit = c.state.limit(GENERATIONS_MAX, GENERATIONS_ASKED_MAX)
-        found = log_at(store, log, c.at, time=time, limit=limit)
+        limit = c.state.limit(generation_logs.GENERATIONS_MAX, GENERATIONS_ASKED_MAX)
+        found = generation_logs.log_at(store, log, c.at, time=time, limit=limit)
         line = command(c, "generations", "list", "--log", log) if c.at is None else ""
         return Page("cdcmeta/generation_log.html", f"Generations: {log}", found, more, line)
-    logs = list_logs(store, c.at, time=time, start=c.state["start"], generations=GENERATIONS_SHOWN)
+    logs = generation_logs.list_logs(
+        store, c.at, time=time, start=c.state["start"], generations=GENERATIONS_SHOWN
+    )
     return Page("cdcmeta/generations.html", "Generations", logs, more)
 
 
 def generation_page(c: Context) -> Page:
     """Show the ring of one generation, and the stream of a key."""
     log, generation = needed(c, "log"), integer(c, "time")
-    found = ring_at(
+    found = generation_logs.ring_at(
         store_of(c),
         log,
         0 if generation is None else generation,
         c.at,
         time=time_of_moment(c),
         start=integer(c, "start"),
-        limit=c.state.limit(RANGES_MAX, RANGES_ASKED_MAX),
+        limit=c.state.limit(generation_logs.RANGES_MAX, RANGES_ASKED_MAX),
         key=c.state["key"],
     )
     words = ["generations", "show", str(found.generation.time), "--log", log]

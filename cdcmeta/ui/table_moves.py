@@ -10,16 +10,8 @@ from itertools import islice
 from cdcmeta.scheduler.runtime import changefeed_records as records
 from snapkv import CompactedError, Entry, When
 from snapkv.model import Version
-from snapkv.ui import Source
-from snapkv.ui.view_kit import (
-    Budget,
-    KeyEvent,
-    KeyValue,
-    Versions,
-    replayed,
-    stamped,
-    stored_versions_back,
-)
+from snapkv.ui import Source, view_kit
+from snapkv.ui.view_kit import Budget, KeyEvent, KeyValue, Versions
 
 MOVES_MAX = 50
 LANE_MOVES_MAX = 40
@@ -77,7 +69,7 @@ def moves_back(
     """
     space = source.reader.layout.space(records.space_of(cluster))
     stored = space.encode(records.place_key(id, table))
-    found = stored_versions_back(source, stored, high, low=low, limit=limit, budget=budget)
+    found = view_kit.stored_versions_back(source, stored, high, low=low, limit=limit, budget=budget)
     return moves_of(id, table, found, low)
 
 
@@ -194,13 +186,13 @@ def _versions(
         events = [*events, KeyEvent(kv, False)]
     complete = reached <= low
     following = events[-1].kv.mod_revision - 1 if full else None if complete else reached
-    return Versions(list(stamped(source.reader, events)), following, complete)
+    return Versions(list(view_kit.stamped(source.reader, events)), following, complete)
 
 
 def _replayed(source: Source, start: bytes, end: bytes, low: int, high: int) -> Iterator[KeyEvent]:
     """Yield what happened to a range of keys between two revisions, oldest first."""
     try:
-        for batch in replayed(source.reader.engine, start, end, low, high):
+        for batch in view_kit.replayed(source.reader.engine, start, end, low, high):
             yield from batch.events
     except CompactedError as e:
         raise CompactedError(low, source.earliest(), unit=e.unit, archive=e.archive) from e

@@ -6,25 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, takewhile
 from typing import Any
 
+from cdcmeta.scheduler.core import states
 from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop, PendingPrepares
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import ReplicationSet, Step, continued, rebuilt, step
-from cdcmeta.scheduler.core.states import (
-    AbandonTable,
-    CaptureLost,
-    Event,
-    Found,
-    Progress,
-    RemoveTable,
-    Report,
-    Rest,
-    Role,
-    Send,
-    SetState,
-    TableStatus,
-    Task,
-    Token,
-)
+from cdcmeta.scheduler.core.states import Progress, Role, Send, SetState, TableStatus, Token
 from cdcmeta.scheduler.core.watermarks import Coverage
 
 _QUIET = (SetState.REPLICATING, SetState.ABSENT)
@@ -45,7 +31,7 @@ class ReplicationManager:
         self._revision, self.issued = revision, 0
         """`issued` counts tokens; the caller may continue the count of an earlier manager."""
         self.sets: dict[str, ReplicationSet] = {}
-        self.running: dict[str, Task] = {}
+        self.running: dict[str, states.Task] = {}
         """The task under way, by table."""
         self.held: dict[str, dict[str, Token]] = {}
         """By capture, the tables that it holds or was asked to hold, with their tokens."""
@@ -165,7 +151,7 @@ class ReplicationManager:
             if rset is None:
                 # not desired, and without a set: a capture that still has it must end it
                 rset = ReplicationSet(status.table)
-                messages += step(rset, Report(capture, status), fresh=self._fresh()).messages
+                messages += step(rset, states.Report(capture, status), fresh=self._fresh()).messages
                 continue
             after = continued(rset, capture, status)
             if after is not None:
@@ -174,13 +160,13 @@ class ReplicationManager:
                 if status.table in failing:
                     self.failures.judge(capture, rset, after)
                 continue
-            messages += self._step(rset, Report(capture, status))
+            messages += self._step(rset, states.Report(capture, status))
             after = sets.get(status.table, rset)
             if after.places is not rset.places or status.table in failing:
                 self.failures.judge(capture, rset, after)
         return messages
 
-    def rest_reported(self, capture: str, listed: Sequence[TableStatus], rest: Rest) -> bool:
+    def rest_reported(self, capture: str, listed: Sequence[TableStatus], rest: states.Rest) -> bool:
         """Take a capture's report of all tables that it did not list; False if they differ.
 
         Then it changes nothing: the capture is to list all its tables. O(listed).
@@ -220,14 +206,14 @@ class ReplicationManager:
         messages: list[Send] = []
         for status in all:
             rset = self.sets.get(t := status.table) or ReplicationSet(t, progress=floor_of(t))
-            messages += self._step(rset, Found(capture, status))
+            messages += self._step(rset, states.Found(capture, status))
         return messages
 
     def capture_lost(self, capture: str) -> list[Send]:
         """Remove an ended capture from all sets; O(its tables)."""
         messages: list[Send] = []
         for table in list(self.held.get(capture, ())):
-            messages += self._step(self.sets[table], CaptureLost(capture))
+            messages += self._step(self.sets[table], states.CaptureLost(capture))
         places: tuple[dict[str, Any], ...] = (
             *(self.held, self.primaries, self.preparing, self.weights, self._asked),
         )
@@ -237,14 +223,14 @@ class ReplicationManager:
         self._coverage.forget_capture(capture)
         return messages
 
-    def begin_task(self, task: Task) -> list[Send]:
+    def begin_task(self, task: states.Task) -> list[Send]:
         """Begin a task if its table has no other one and is in the right state."""
         rset = self.sets.get(task.table)
         if rset is None:
             return []
-        if isinstance(task, AbandonTable):
+        if isinstance(task, states.AbandonTable):
             return list(self._step(rset, task))
-        if isinstance(task, RemoveTable):
+        if isinstance(task, states.RemoveTable):
             # also during another task: the table is no longer desired
             self.running.pop(task.table, None)
             return list(self._step(rset, task))
@@ -255,7 +241,7 @@ class ReplicationManager:
             self.running[task.table] = task
         return list(messages)
 
-    def overdue(self) -> list[AbandonTable]:
+    def overdue(self) -> list[states.AbandonTable]:
         """Return the preparations and starts that take too long; each counts as a failure.
 
         Also the preparations whose request was repeated too often. Each time the deadline of the
@@ -265,7 +251,7 @@ class ReplicationManager:
         for table, capture, since in self._deadlines.starting():
             if self.waited - since >= self.failures.start_us(table):
                 self.failures.timed_out(capture, self.sets[table])
-                found.append(AbandonTable(table, capture))
+                found.append(states.AbandonTable(table, capture))
         for table, each in self._pending_prepares:
             took, is_lost, rset = self.waited - each.since, each.is_lost, self.sets[table]
             if (took < least and not is_lost) or rset.state is not SetState.PREPARE:
@@ -276,7 +262,7 @@ class ReplicationManager:
                 self.failures.timed_out(each.capture, rset)
             else:
                 continue
-            found.append(AbandonTable(table, each.capture))
+            found.append(states.AbandonTable(table, each.capture))
         return found
 
     def unsettled_since(self, since: int) -> list[str]:
@@ -292,7 +278,7 @@ class ReplicationManager:
         """
         return self._deadlines.overdue(self.waited - self._limits.stop_us)
 
-    def in_flight(self, kind: type[Task], stuck_since: int = -1) -> int:
+    def in_flight(self, kind: type[states.Task], stuck_since: int = -1) -> int:
         """Return how many tasks of a kind are under way. O(tasks under way).
 
         Without tasks that wait since `stuck_since` for a primary to stop: it may never stop.
@@ -308,7 +294,7 @@ class ReplicationManager:
 
     # --- inside ---
 
-    def _step(self, rset: ReplicationSet, event: Event) -> tuple[Send, ...]:
+    def _step(self, rset: ReplicationSet, event: states.Event) -> tuple[Send, ...]:
         fresh = self._fresh()
         if self.sets.get(rset.table) is rset:
             rset = self._take_progress(rset.table)

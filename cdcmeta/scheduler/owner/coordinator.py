@@ -20,20 +20,8 @@ from cdcmeta.scheduler.owner.cluster import (
     check_name,
     check_revision,
 )
-from cdcmeta.scheduler.protocol.messages import (
-    Announce,
-    Body,
-    DispatchTable,
-    DispatchTableResponse,
-    Envelope,
-    Header,
-    Heartbeat,
-    HeartbeatResponse,
-    KnownOwner,
-    MessageVerdict,
-    Sync,
-    owner_accepts,
-)
+from cdcmeta.scheduler.protocol import messages
+from cdcmeta.scheduler.protocol.messages import Envelope, Header, KnownOwner
 
 # --- why tables have another primary: what an owner decided, for operators to read later ---
 
@@ -230,7 +218,7 @@ class Coordinator:
         self.scheduling = SchedulerManager()
         self.progress = ReportedProgress()
         self._desired = DesiredTables()
-        self.refused: Counter[MessageVerdict] = Counter()
+        self.refused: Counter[messages.MessageVerdict] = Counter()
         """The number of rejected messages, by reason."""
         self._found: dict[str, tuple[states.TableStatus, ...]] = {}
         self._seen: Cluster | None = None
@@ -283,7 +271,7 @@ class Coordinator:
             self._desired.update(cluster.tables, self.replication, self.progress)
             self._schedule(cluster)
         for capture, request in self._outbox.take(cluster.now):
-            self._send(capture, DispatchTable(request))
+            self._send(capture, messages.DispatchTable(request))
         self._send_round(cluster)
         evict = [(name, cluster.captures[name]) for name in self._evicted()]
         sent, self._sent = self._sent, []
@@ -363,27 +351,29 @@ class Coordinator:
 
     def _receive(self, envelope: Envelope, cluster: Cluster) -> None:
         header, body = envelope
-        verdict = owner_accepts(header, self._own, self._changefeed_epoch, cluster.captures)
-        if verdict is not MessageVerdict.ACCEPTED:
+        verdict = messages.owner_accepts(
+            header, self._own, self._changefeed_epoch, cluster.captures
+        )
+        if verdict is not messages.MessageVerdict.ACCEPTED:
             self.refused[verdict] += 1
             return
         sender = header.sender
-        if isinstance(body, Sync):
+        if isinstance(body, messages.Sync):
             if not self.captures.has_synced(sender):
                 self.captures.heard(sender, is_stopping=body.is_stopping)
                 self.replication.is_settled = self.captures.is_settled
                 self._synced(sender, body)
         elif not self.captures.has_synced(sender):
             return
-        elif isinstance(body, HeartbeatResponse):
+        elif isinstance(body, messages.HeartbeatResponse):
             self.captures.heard(sender, is_stopping=body.is_stopping)
             self._reported(sender, body.tables)
             if self.captures.is_initialized:
                 self._heard_rest(sender, body)
-        elif isinstance(body, DispatchTableResponse):
+        elif isinstance(body, messages.DispatchTableResponse):
             self._reported(sender, (body.status,))
 
-    def _heard_rest(self, sender: str, answer: HeartbeatResponse) -> None:
+    def _heard_rest(self, sender: str, answer: messages.HeartbeatResponse) -> None:
         """Take what an answer says of tables that it does not list; count the same answers."""
         rest, (last, times) = answer.rest, self._answers.get(sender, (None, 0))
         if rest is not None and not self.replication.rest_reported(sender, answer.tables, rest):
@@ -391,7 +381,7 @@ class Coordinator:
         is_same = rest is not None and rest == last and not answer.tables
         self._answers[sender] = rest, times + 1 if is_same else 0
 
-    def _synced(self, sender: str, sync: Sync) -> None:
+    def _synced(self, sender: str, sync: messages.Sync) -> None:
         if self.captures.is_initialized:
             self._outbox.put(self.replication.found(sender, sync.tables, self.progress.floor_of))
             self._desired.note_held(status.table for status in sync.tables)
@@ -491,7 +481,7 @@ class Coordinator:
         for name in list(self.captures.known):
             if not self.captures.has_synced(name):
                 if is_round or name not in self._announced:
-                    self._ask(name, Announce(self._version))
+                    self._ask(name, messages.Announce(self._version))
             elif is_round and self._is_due(name):
                 self._ask(name, self._beat(name, cluster))
         self._announced = set(self.captures.known)
@@ -507,7 +497,7 @@ class Coordinator:
         is_quiet = times >= QUIET_ROUNDS and not self.replication.unsettled
         return not is_quiet or self._rounds % QUIET_ROUNDS == 0
 
-    def _beat(self, capture: str, cluster: Cluster) -> Heartbeat:
+    def _beat(self, capture: str, cluster: Cluster) -> messages.Heartbeat:
         """Return a heartbeat; a full one rarely, after another answer, and to begin with."""
         last = self._full_at.get(capture, 0)
         is_full = (
@@ -519,13 +509,13 @@ class Coordinator:
             self._full_at[capture] = max(1, cluster.now)
         asked = self.replication.asked if is_full else self.replication.asked_briefly
         leaves = capture == self.scheduling.draining
-        return Heartbeat(asked(capture), cluster.barrier, leaves, self._rounds, is_full)
+        return messages.Heartbeat(asked(capture), cluster.barrier, leaves, self._rounds, is_full)
 
-    def _ask(self, capture: str, body: Announce | Heartbeat) -> None:
+    def _ask(self, capture: str, body: messages.Announce | messages.Heartbeat) -> None:
         self.captures.asked(capture, self._waited)
         self._send(capture, body)
 
-    def _send(self, capture: str, body: Body) -> None:
+    def _send(self, capture: str, body: messages.Body) -> None:
         known = self.captures.known.get(capture)
         if known is None:
             return
