@@ -16,21 +16,8 @@ import typer
 
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
-from snapkv.cli.command_kit import (
-    HOST,
-    STORE_VARIABLE,
-    AllowHostOption,
-    HostOption,
-    InsecureOption,
-    MetricsOption,
-    PortOption,
-    login_for,
-    metrics_served,
-    option,
-    password_file_option,
-    patience,
-    user_option,
-)
+from snapkv.cli import command_kit
+from snapkv.cli.command_kit import MetricsOption, metrics_served, option
 from snapkv.clock import SystemClock
 from snapkv.times import understood
 
@@ -41,7 +28,7 @@ StoreOption = Annotated[
     option(
         "--store URL",
         "The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
-        envvar=STORE_VARIABLE,
+        envvar=command_kit.STORE_VARIABLE,
     ),
 ]
 JsonOption = Annotated[bool, option("--json", "Print one JSON object on each line.")]
@@ -169,8 +156,8 @@ VARIABLES = "CDCMETA"
 PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = 5984, 8_000_000, 128_000_000
 """The defaults of `cdcmeta.couch_http`, repeated here so that --help needs no extra."""
 
-User = Annotated[str | None, user_option(VARIABLES)]
-PasswordFile = Annotated[Path | None, password_file_option(VARIABLES)]
+User = Annotated[str | None, command_kit.user_option(VARIABLES)]
+PasswordFile = Annotated[Path | None, command_kit.password_file_option(VARIABLES)]
 CorsOrigin = Annotated[
     list[str] | None,
     option(
@@ -186,12 +173,12 @@ MaxBulk = Annotated[int, option("--max-bulk BYTES", "The largest body of _bulk_d
 def serve(
     store: StoreOption,
     name: NameOption = "default",
-    host: HostOption = HOST,
-    port: PortOption = PORT,
+    host: command_kit.HostOption = command_kit.HOST,
+    port: command_kit.PortOption = PORT,
     user: User = None,
     password_file: PasswordFile = None,
-    allow_host: AllowHostOption = None,
-    insecure: InsecureOption = False,
+    allow_host: command_kit.AllowHostOption = None,
+    insecure: command_kit.InsecureOption = False,
     cors_origin: CorsOrigin = None,
     max_body: MaxBody = BODY_BYTES_MAX,
     max_bulk: MaxBulk = BULK_BYTES_MAX,
@@ -205,7 +192,7 @@ def serve(
     from cdcmeta.couch_http import Limits, Server
     from cdcmeta.couch_http.auth import checked_origins
 
-    login = login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
+    login = command_kit.login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
     limits = Limits(
         body_bytes=max_body,
         bulk_bytes=max_bulk,
@@ -242,7 +229,7 @@ def serve(
 @contextmanager
 def open_served_store(url: str, name: str, **options: Any) -> Iterator[snapkv.SnapshotKV]:
     """Open a store, with a line on the error stream if that takes long; close it in the end."""
-    with patience(url, "cdcmeta"):
+    with command_kit.patience(url, "cdcmeta"):
         kv = snapkv.open(url, name=name, **options)
     with kv:
         yield kv

@@ -9,13 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import snapkv
+from cdcmeta import errors
 from cdcmeta.argument_checks import check_seconds, check_store, checked_name
-from cdcmeta.errors import (
-    GenerationUnavailableError,
-    InvalidArgumentError,
-    InvalidWriteTimeError,
-    MemberLostError,
-)
+from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations import log_rows
 from cdcmeta.generations.generation_layout import unchanged
@@ -139,7 +135,7 @@ class CdcLog:
             guarded = {name: SpaceOps(guards=each) for name, each in guards.items()}
             return Ops(spaces=merged(binding, guarded, self._ops(prepared, rows)), note=note)
 
-        pending: GenerationUnavailableError | InvalidWriteTimeError | None = None
+        pending: errors.GenerationUnavailableError | errors.InvalidWriteTimeError | None = None
         while True:
             binding = self._binding(self._streams.log)
             prepared = self._read_before(requested)
@@ -148,9 +144,9 @@ class CdcLog:
                 left = min(COMMIT_S_MAX, max(0.001, deadline - monotonic()))
                 commit = self.store.commit(build, timeout=left)
                 return built[commit.ts, commit.batch]
-            except MemberLostError:
+            except errors.MemberLostError:
                 raise  # waiting does not help
-            except (GenerationUnavailableError, InvalidWriteTimeError) as e:
+            except (errors.GenerationUnavailableError, errors.InvalidWriteTimeError) as e:
                 if e.reason == "past":
                     raise
                 pending = e
@@ -347,10 +343,12 @@ class CdcLog:
         return any(getattr(guard, "key", None) in keys for guard, _ in error.failed)
 
     def _wait(
-        self, pending: GenerationUnavailableError | InvalidWriteTimeError | None, left_s: float
+        self,
+        pending: errors.GenerationUnavailableError | errors.InvalidWriteTimeError | None,
+        left_s: float,
     ) -> None:
         """Wait before a write is tried again: for new generations, or for this clock."""
-        if isinstance(pending, InvalidWriteTimeError):
+        if isinstance(pending, errors.InvalidWriteTimeError):
             missing_ms = (pending.ts - pending.limit >> LOGICAL_BITS) + 1
             pause(min(left_s, missing_ms / 1_000, FUTURE_POLL_S))
         else:

@@ -10,13 +10,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import snapkv
+from cdcmeta import errors
 from cdcmeta.argument_checks import check_seconds, check_store, checked_name
-from cdcmeta.errors import (
-    ConsumerTakenError,
-    ExpiryIncompleteError,
-    GenerationNotFoundError,
-    InvalidArgumentError,
-)
+from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.generations import generation_layout as layout
 from cdcmeta.generations.generation_layout import ConsumerId, Generation, Progress, Switch
 from cdcmeta.generations.known_generations import DELAY_S_MAX, LEEWAY_S, Generations
@@ -250,7 +246,7 @@ class GenerationLog:
         rows, failed = self._trimmed(tables, ages)
         done = replace(done, rows=rows)
         if failed:
-            raise ExpiryIncompleteError(failed, done) from next(iter(failed.values()))
+            raise errors.ExpiryIncompleteError(failed, done) from next(iter(failed.values()))
         return done
 
     def _trimmed(
@@ -333,7 +329,7 @@ class GenerationLog:
             if any(known):
                 raise InvalidArgumentError(f"consumer {consumers[0].name!r} is registered already")
             if generation is None:
-                raise GenerationNotFoundError(
+                raise errors.GenerationNotFoundError(
                     f"the generation from {format_time(begin.generation)} "
                     f"({begin.generation}) on was removed"
                 )
@@ -359,7 +355,7 @@ class GenerationLog:
         try:
             return self._space.commit(puts={own: layout.encode(reached)}, guards=guards).revision
         except snapkv.ConflictError as e:
-            raise ConsumerTakenError(consumer.name) from e
+            raise errors.ConsumerTakenError(consumer.name) from e
 
     # --- members ---
 

@@ -87,9 +87,8 @@ class ReplicationManager:
             rset = rebuilt(table, floor_of(table), reports)
             self._put(rset)
             if rset.state is SetState.PREPARE and rset.secondary is not None:
-                self._pending_prepares.sent(
-                    table, rset.secondary.capture, self._now, self.waited
-                )  # its deadline begins again
+                capture = rset.secondary.capture  # its deadline begins again
+                self._pending_prepares.sent(table, capture, self._now, self.waited)
 
     def create_set(self, table: str, floor: Progress) -> None:
         """Make the set of a table, if there is none, with the progress `floor`."""
@@ -214,10 +213,8 @@ class ReplicationManager:
         messages: list[Send] = []
         for table in list(self.held.get(capture, ())):
             messages += self._step(self.sets[table], states.CaptureLost(capture))
-        places: tuple[dict[str, Any], ...] = (
-            *(self.held, self.primaries, self.preparing, self.weights, self._asked),
-        )
-        for of_captures in places:
+        places: list[dict[str, Any]] = [self.held, self.primaries, self.preparing]
+        for of_captures in [*places, self.weights, self._asked]:
             of_captures.pop(capture, None)
         self.failures.forget_capture(capture)
         self._coverage.forget_capture(capture)
@@ -357,9 +354,7 @@ class ReplicationManager:
             self._forget(table)
 
     def _forget(self, table: str) -> None:
-        places: tuple[dict[str, Any], ...] = (
-            *(self.sets, self.running, self.absent, self.unsettled),
-        )
+        places: list[dict[str, Any]] = [self.sets, self.running, self.absent, self.unsettled]
         for held in places:
             held.pop(table, None)
         self._pending_prepares.forget(table)

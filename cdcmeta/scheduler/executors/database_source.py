@@ -116,7 +116,7 @@ class DatabasesSource(TableSource):
     def _check(self, name: str, database: DatabaseRecord) -> None:
         """Raise the error of a database that was moved, or deleted and created again."""
         if database.moved:
-            raise _moved(name)
+            raise DatabaseRelocatedError(f"database {name!r} was moved to another store")
         known = self._uuids.setdefault(name, database.uuid)
         if known != database.uuid:
             raise DatabaseNotFoundError(
@@ -229,7 +229,3 @@ def _document(
     revisions = frozenset(leaf.revision for leaf, _ in leaves)
     cut = max(leaf.revision.position - len(leaf.ancestors) for leaf, _ in leaves)
     return DocumentChange(id, value, commit, shown, revisions, cut, superseded)
-
-
-def _moved(name: str) -> DatabaseRelocatedError:
-    return DatabaseRelocatedError(f"database {name!r} was moved to another store")

@@ -390,12 +390,9 @@ class Pipeline:
             self._laggards.add(self.table)
 
     def _note(self, error: BaseException) -> Problem:
-        before, text = self.problem, f"{type(error).__name__}: {error}"
-        self.problem = problem = (
-            Problem(text, monotonic(), 1)
-            if before is None
-            else Problem(text, before.since, before.tries + 1)
-        )
+        text = f"{type(error).__name__}: {error}"
+        before = self.problem or Problem(text, monotonic(), 0)
+        self.problem = problem = Problem(text, before.since, before.tries + 1)
         return problem
 
     def _end(self) -> None:

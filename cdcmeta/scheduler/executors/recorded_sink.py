@@ -29,27 +29,8 @@ from cdcmeta.scheduler.executors.contracts import TableSink, TableWriter, fenced
 from cdcmeta.scheduler.executors.json_lines_sink import SUFFIX, file_name
 from snapkv import Change, Changes, Commit, SnapshotKV
 from snapkv.base.waiting import monotonic, pause
-from snapkv.copying.copying_kit import (
-    CREATION_ORDINAL,
-    Compare,
-    Compared,
-    Delete,
-    KeyEvent,
-    KeyValue,
-    Layout,
-    Op,
-    Put,
-    Range,
-    RecordTarget,
-    SourceCommit,
-    SourceId,
-    StampRecord,
-    StoreTarget,
-    Txn,
-    prefix_end,
-    stamp_of,
-    transact,
-)
+from snapkv.copying import copying_kit
+from snapkv.copying.copying_kit import CREATION_ORDINAL, KeyEvent, KeyValue, RecordTarget, SourceId
 from snapkv.errors import ArchiveTakenError, EngineBusyError, SessionLostError
 from snapkv.model import Held
 
@@ -151,7 +132,7 @@ class RecordedWriter(TableWriter):
 
     def __init__(self, assignment: Assignment, place: Callable[[Assignment], RecordPlace]) -> None:
         self._assignment, self._open_place = assignment, place
-        self._layout = Layout(assignment.source.name)
+        self._layout = copying_kit.Layout(assignment.source.name)
         self._place: RecordPlace | None = None
         self._target: RecordTarget | None = None  # None after a failure: the place is taken again
         self._start = 0
@@ -268,13 +249,13 @@ class RecordedWriter(TableWriter):
 
     @property
     def _reached(self) -> int:
-        return 0 if self._last is None else stamp_of(self._last.value)
+        return 0 if self._last is None else copying_kit.stamp_of(self._last.value)
 
     def _page(self, page: Changes[str]) -> list[KeyValue]:
         revision, encode = page.commit.revision, self._layout.data.encode
         return [KeyValue(encode(e.key), e.value or b"", revision, revision, 1) for e in page]
 
-    def _step(self, changes: Changes[str]) -> SourceCommit:
+    def _step(self, changes: Changes[str]) -> copying_kit.SourceCommit:
         last, head = self._last, changes.commit
         if last is not None and head.revision <= last.mod_revision:
             raise SinkError(
@@ -283,13 +264,13 @@ class RecordedWriter(TableWriter):
             )
         ordinal = CREATION_ORDINAL if last is None else last.version
         mark = self._mark(head, ordinal + 1)
-        return SourceCommit(
+        return copying_kit.SourceCommit(
             mark, tuple(self._event(each.key, each.value, head) for each in changes)
         )
 
     def _mark(self, head: Commit, ordinal: int) -> KeyValue:
         nonce, writer = head.ts.to_bytes(8, "big"), head.writer or ""
-        stamp = StampRecord(head.ts, nonce, writer, head.note, meta=head.meta)
+        stamp = copying_kit.StampRecord(head.ts, nonce, writer, head.note, meta=head.meta)
         created = self._assignment.source.created
         return KeyValue(self._layout.ts, stamp.encode(), created, head.revision, ordinal)
 
@@ -362,7 +343,7 @@ class StorePlace(RecordPlace):
     def __init__(self, store: SnapshotKV, assignment: Assignment) -> None:
         self._store, self._core, self._assignment = store, store._core, assignment
         self._prefix = self._core.layout.live.encode(ASSIGNMENTS)
-        self._target: StoreTarget | None = None
+        self._target: copying_kit.StoreTarget | None = None
 
     def take(self, start: int) -> RecordTarget:
         """Make the assignment's key the only one."""
@@ -376,15 +357,17 @@ class StorePlace(RecordPlace):
                 raise fenced(self._assignment.table, max(found))
             mine = found.get(token)
             if mine is not None and len(found) == 1:
-                self._target = StoreTarget(self._core, Held(key, mine.create_revision))
+                self._target = copying_kit.StoreTarget(self._core, Held(key, mine.create_revision))
                 self._target.open(source)
                 return self._target
             if mine is None:
-                StoreTarget(self._core, Held(key, 0)).open(source)  # raises for another source
-                self._send(0, Put(self._stored(token), source.id))
+                copying_kit.StoreTarget(self._core, Held(key, 0)).open(
+                    source
+                )  # raises for another source
+                self._send(0, copying_kit.Put(self._stored(token), source.id))
             else:
                 for earlier in found.keys() - {token}:
-                    self._send(mine.create_revision, Delete(self._stored(earlier)))
+                    self._send(mine.create_revision, copying_kit.Delete(self._stored(earlier)))
         raise EngineBusyError(f"assignments of {self._assignment.table!r} keep changing")
 
     def write_state(self, mark: KeyValue, state: State) -> None:
@@ -401,17 +384,19 @@ class StorePlace(RecordPlace):
         self._store.close()
 
     def _tokens(self) -> dict[Token, KeyValue]:
-        wanted = Range(self._prefix, prefix_end(self._prefix))
+        wanted = copying_kit.Range(self._prefix, copying_kit.prefix_end(self._prefix))
         kvs = self._core.engine.read([wanted]).results[0].kvs
         return {Token(*_TOKEN.unpack(kv.key[len(self._prefix) :])): kv for kv in kvs}
 
     def _stored(self, token: Token) -> bytes:
         return self._prefix + _TOKEN.pack(*token)
 
-    def _send(self, created: int, op: Op) -> None:
+    def _send(self, created: int, op: copying_kit.Op) -> None:
         """Send a request if the assignment's key was created at a revision, 0 for no key."""
-        guard = Compare(self._stored(self._assignment.token), Compared.CREATE, "=", created)
-        transact(self._core.engine, Txn((guard,), (op,)))
+        guard = copying_kit.Compare(
+            self._stored(self._assignment.token), copying_kit.Compared.CREATE, "=", created
+        )
+        copying_kit.transact(self._core.engine, copying_kit.Txn((guard,), (op,)))
 
 
 class ArchivePlace(RecordPlace):
@@ -437,7 +422,7 @@ class ArchivePlace(RecordPlace):
         )
 
         self._files, self._assignment = open_files(url), assignment
-        self._layout = Layout(assignment.source.name)
+        self._layout = copying_kit.Layout(assignment.source.name)
         self._new_engine = partial(ArchiveEngine, self._files)
         self._new_target = partial(ArchiveTarget, self._files)
         self._publish, self._target = publish, self._new_target()
@@ -468,7 +453,7 @@ class ArchivePlace(RecordPlace):
     def _is_published(self, target: ArchiveTarget, start: int) -> bool:
         manifest = target.writer.manifest
         if manifest is None:
-            stamp = StampRecord(max(0, start - 1)).encode()
+            stamp = copying_kit.StampRecord(max(0, start - 1)).encode()
             created = self._assignment.source.created
             try:
                 target.begin(
@@ -515,7 +500,7 @@ class ArchivePlace(RecordPlace):
     def versions(self) -> Versions | None:
         """Read the keys that are present, without their values."""
         root = self._layout.root
-        found = self._present(root, prefix_end(root), keys_only=True)
+        found = self._present(root, copying_kit.prefix_end(root), keys_only=True)
         return {kv.key: (kv.create_revision, kv.version) for kv in found}
 
     def _present(self, low: bytes, high: bytes, *, keys_only: bool) -> Iterator[KeyValue]:

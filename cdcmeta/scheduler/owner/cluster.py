@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -91,14 +92,8 @@ class Cluster(NamedTuple):
 
 def check_name(of_what: str, name: object) -> None:
     """Raise `InvalidArgumentError` for a name that is not a non-empty UTF-8 text."""
-    if type(name) is str and name:
-        if name.isascii():
-            return
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            pass
-        else:
+    with suppress(UnicodeEncodeError):
+        if type(name) is str and name.encode():
             return
     raise InvalidArgumentError(f"the name of {of_what} is a non-empty text, not {name!r}")
 

@@ -73,8 +73,9 @@ class Registry:
         self.began = monotonic()
         """Since when it sees which captures vanish."""
         self._watch = self._read_records()
-        self._view: ClusterView | None = None
-        self._view = self._looked()
+        self.view = ClusterView(0, {}, None)
+        """What was seen last."""
+        self.view = self._looked()
         self._is_lost = False
         """Whether the watch has ended, and all records are to be read again."""
         self.error: Exception | None = None
@@ -82,12 +83,6 @@ class Registry:
         self._asked, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="cdcmeta-registry", daemon=True)
         self._thread.start()
-
-    @property
-    def view(self) -> ClusterView:
-        """Return what was seen last."""
-        assert self._view is not None
-        return self._view
 
     def look(self) -> None:
         """Ask for a new view soon."""
@@ -116,12 +111,10 @@ class Registry:
                     else:
                         revision = change.commit.revision
                         self._put(change.key, change.value, revision, revision)
-                due = (
-                    changes is not None or self._asked.is_set() or monotonic() - looked_at >= LOOK_S
-                )
-                if due:
+                is_asked = changes is not None or self._asked.is_set()
+                if is_asked or monotonic() - looked_at >= LOOK_S:
                     self._asked.clear()
-                    self._view, looked_at = self._looked(), monotonic()
+                    self.view, looked_at = self._looked(), monotonic()
                     self.error = None
             except CompactedError as e:
                 log.warning("the cluster's records are read anew: %s", e)
@@ -151,17 +144,15 @@ class Registry:
         )
 
     def _gone(self, captures: Mapping[str, Registered]) -> dict[str, Gone]:
-        before, now = self._view, monotonic()
-        if before is None:
-            return {}
+        before, now = self.view, monotonic()
         found = {name: each for name, each in before.gone.items() if now - each.seen_at < GONE_S}
         for name in before.captures.keys() - captures.keys():
             found[name] = Gone(before.captures[name].session.revision, now)
         return found
 
     def _evicted(self, captures: Mapping[str, Registered]) -> dict[bytes, bytes]:
-        before = self._view
-        if before is not None and captures.keys() == before.captures.keys() and not before.evicted:
+        before = self.view
+        if before.revision and captures.keys() == before.captures.keys() and not before.evicted:
             return {}
         return dict(self._space.at(timeout=TIMEOUT_S).items(records.EVICTED))
 
@@ -198,9 +189,8 @@ class Registry:
             self._created.pop(key, None)
             self._feeds.pop(key.removeprefix(records.FEED).decode(errors="replace"), None)
         elif key.startswith(records.CHECKPOINT):
-            self._checkpoints.pop(
-                key.removeprefix(records.CHECKPOINT).decode(errors="replace"), None
-            )
+            id = key.removeprefix(records.CHECKPOINT).decode(errors="replace")
+            self._checkpoints.pop(id, None)
         elif key.startswith(records.PLACE):
             with suppress(ValueError):  # a key of another form was never taken
                 feed_id, table = _place(key)

@@ -162,18 +162,11 @@ def open_sink(
     return partial(kind, target, feed.id, write_s=write_s, origin=origin, source=place)
 
 
-STORES = ("lmdb:DIR", "etcd://HOST:PORT", "memory:NAME")
-ARCHIVE_FORM = "archive:PLACE"
-SOURCES = (*STORES, ARCHIVE_FORM)
+STORES = "lmdb:DIR, etcd://HOST:PORT, memory:NAME"
+SOURCES = f"{STORES}, archive:PLACE"
 SINKS = (
-    *STORES,
-    "jsonl:DIR",
-    "call:NAME",
-    "couch+http://HOST:PORT/DB",
-    "couch+https://HOST/DB",
-    f"{RECORD}lmdb:DIR",
-    f"{RECORD}etcd://HOST:PORT",
-    f"{RECORD}{ARCHIVE_FORM}",
+    f"{STORES}, jsonl:DIR, call:NAME, couch+http://HOST:PORT/DB, couch+https://HOST/DB, "
+    "record+lmdb:DIR, record+etcd://HOST:PORT, record+archive:PLACE"
 )
 OBJECT_STORES = ("az", "gs", "s3")
 _ENDPOINT = r" *(?:\[[^\s\[\]/@?]+\]|[^\s:\[\]/@?,]+)(?::[0-9]{0,5})? *"
@@ -201,9 +194,7 @@ def check_source(url: str) -> None:
     try:
         _check_store(url, *_PLACES)
     except InvalidArgumentError as e:
-        raise InvalidArgumentError(
-            f"{e}; a source has one of the forms {', '.join(SOURCES)}"
-        ) from e
+        raise InvalidArgumentError(f"{e}; a source has one of the forms {SOURCES}") from e
 
 
 def check_sink(url: str, databases: Sequence[str] = ()) -> None:
@@ -231,7 +222,7 @@ def check_sink(url: str, databases: Sequence[str] = ()) -> None:
         else:
             _check_store(url, "lmdb", "etcd", "memory")
     except InvalidArgumentError as e:
-        raise InvalidArgumentError(f"{e}; a sink has one of the forms {', '.join(SINKS)}") from e
+        raise InvalidArgumentError(f"{e}; a sink has one of the forms {SINKS}") from e
 
 
 # --- helpers ---
