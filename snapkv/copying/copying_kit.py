@@ -1,8 +1,9 @@
-"""Kit for copies that other packages make: sources, targets, transactions, stored bytes.
+"""Kit for copies that other packages make: sources, targets, transactions, stored bytes, folders.
 
 The targets that are archives need pyarrow: `snapkv.copying.archive_target`.
 """
 
+from snapkv.base.files import sync_folder
 from snapkv.coordination.requests import transact
 from snapkv.copying.sources import SourceCommit
 from snapkv.copying.store_target import RecordTarget, StoreTarget

@@ -30,7 +30,7 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.contracts import NOTHING, Claim, Origin, SinkRecord, TableWriter
 from snapkv import Change, Changes, format_time
-from snapkv.base.files import sync_folder
+from snapkv.copying.copying_kit import sync_folder
 
 BLOCK_BYTES = 1 << 16
 HEAD = b'{"checkpoint": '

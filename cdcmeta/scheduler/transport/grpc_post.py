@@ -43,7 +43,6 @@ from cdcmeta.errors import InvalidArgumentError, InvalidMessageError
 from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.transport.mailbox import Waiting, is_heartbeat
-from snapkv.base.lifecycle import renew_in_children
 from snapkv.base.waiting import monotonic, pause
 
 log = logging.getLogger("cdcmeta.scheduler")
@@ -269,7 +268,6 @@ class GrpcPost:
         self.address = advertise or joined(host, port)
         self._server.start()
         _posts.add(self)
-        renew_in_children(self)
 
     def send(self, address: str, feed: str, envelope: Envelope) -> None:
         """Send a message; it is encoded here, and leaves when the peer has answered the last.
@@ -545,7 +543,15 @@ def _after_fork_in_parent() -> None:
     _forking.clear()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
+def _after_fork_in_child() -> None:
+    for post in _forking:
+        post.after_fork()
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
 
 
 @atexit.register
