@@ -231,13 +231,9 @@ class StreamConsumer:
         """Return the workers that have not finished the generation before the next one."""
         if self.id.parts == 1 or generation.time == self.progress.generation:
             return ()
-        return tuple(
-            sorted(
-                id.part
-                for id, each in layout.consumers_at(state).items()
-                if id[:2] == self.id[:2] and each.position < generation.time - 1
-            )
-        )
+        workers = layout.consumers_at(state).items()
+        own = ((id.part, each.position) for id, each in workers if id[:2] == self.id[:2])
+        return tuple(sorted(part for part, position in own if position < generation.time - 1))
 
     def _next_generation(
         self, generations: list[Generation]

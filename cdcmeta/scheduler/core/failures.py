@@ -260,13 +260,8 @@ class PendingPrepares:
 
     def early(self, capture: str, tables: Iterable[str], now: int) -> set[str]:
         """Return the tables of a capture that must not be asked about yet. O(tables)."""
-        return {
-            table
-            for table in tables
-            if (each := self._pending.get(table)) is not None
-            and each.capture == capture
-            and each.until > now
-        }
+        asked = ((table, self._pending.get(table)) for table in tables)
+        return {t for t, each in asked if each and each.capture == capture and each.until > now}
 
     def forget(self, table: str) -> None:
         """Forget the request of a table that is settled, or gone."""

@@ -200,17 +200,10 @@ def _has_movable(facts: Facts, target: str) -> bool:
 
 def _abandonable(facts: Facts, target: str) -> list[str]:
     """Return the tables to abandon here, for another capture; starting tables only if stuck."""
-    prepared = [
-        table
-        for table in facts.preparing.get(target, ())
-        if facts.sets[table].state is SetState.PREPARE or table in facts.stuck
-    ]
-    starting = [
-        table
-        for table in facts.primaries.get(target, ())
-        if table in facts.stuck and facts.sets[table].starting is not None
-    ]
-    return prepared + starting
+    sets, stuck, prepared = facts.sets, facts.stuck, facts.preparing.get(target, ())
+    delayed = [each for each in facts.primaries.get(target, ()) if each in stuck]
+    waiting = [each for each in prepared if sets[each].state is SetState.PREPARE or each in stuck]
+    return waiting + [each for each in delayed if sets[each].starting is not None]
 
 
 def is_drain_over(facts: Facts, asked: str) -> bool:

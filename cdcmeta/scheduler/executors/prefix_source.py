@@ -42,12 +42,7 @@ class Router:
             table = self.table_of(change.key)
             if table is not None:
                 parts.setdefault(table, []).append(change)
-        return {
-            table: changes
-            if len(part) == len(changes.changes)
-            else Changes(changes.commit, tuple(part))
-            for table, part in parts.items()
-        }
+        return {table: Changes(changes.commit, tuple(part)) for table, part in parts.items()}
 
 
 class PrefixTableSource(TableSource):

@@ -19,6 +19,7 @@ import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -236,13 +237,9 @@ class RecordedWriter(TableWriter):
 
     def _differing(self, head: Commit) -> tuple[Change[str], ...]:
         """Return the state's changes of what the place has."""
-        before, pages = self._before, self._state
-        return tuple(
-            Change(each.key, each.value, head)
-            for page in pages
-            for each in page
-            if before.get(each.key) != each.value
-        )
+        before, rows = self._before, chain.from_iterable(self._state)
+        new = (each for each in rows if before.get(each.key) != each.value)
+        return tuple(Change(each.key, each.value, head) for each in new)
 
     def _closed(self) -> SinkError:
         return SinkError(f"the writer of {self._assignment.table!r} is closed")

@@ -304,11 +304,8 @@ class Coordinator:
         if capture not in self.captures.known:
             raise InvalidArgumentError(f"capture {capture!r} is not registered")
         has_it = table in self.replication.held.get(capture, ())
-        return (
-            not has_it
-            and not self._is_leaving(capture)
-            and self.scheduling.request_move(table, capture)
-        )
+        may_move = not has_it and not self._is_leaving(capture)
+        return may_move and self.scheduling.request_move(table, capture)
 
     def rebalance(self) -> None:
         """Balance the captures at once, as soon as every table is replicated."""
@@ -462,10 +459,8 @@ class Coordinator:
             )
         ]
         mute = captures.mute(self._waited)
-        return [
-            *mute,
-            *(each for each in captures.broken(hanging, self._waited) if each not in mute),
-        ]
+        broken = captures.broken(hanging, self._waited)
+        return mute + [each for each in broken if each not in mute]
 
     def _is_leaving(self, capture: str) -> bool:
         known = self.captures.known.get(capture)
@@ -500,11 +495,8 @@ class Coordinator:
     def _beat(self, capture: str, cluster: Cluster) -> messages.Heartbeat:
         """Return a heartbeat; a full one rarely, after another answer, and to begin with."""
         last = self._full_at.get(capture, 0)
-        is_full = (
-            not last
-            or cluster.now - last >= self.limits.full_every_us
-            or not self.captures.is_initialized
-        )
+        is_due = not last or cluster.now - last >= self.limits.full_every_us
+        is_full = is_due or not self.captures.is_initialized
         if is_full:
             self._full_at[capture] = max(1, cluster.now)
         asked = self.replication.asked if is_full else self.replication.asked_briefly

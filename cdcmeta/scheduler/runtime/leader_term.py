@@ -122,11 +122,8 @@ class OwnerWrites:
 
     def _evict(self, capture: records.Registered) -> None:
         """Keep on record until when it may write; only then end its session."""
-        record = {
-            "name": capture.name,
-            "revision": capture.session.revision,
-            "ttl_s": capture.said.ttl_s,
-        }
+        revision, ttl_s = capture.session.revision, capture.said.ttl_s
+        record = {"name": capture.name, "revision": revision, "ttl_s": ttl_s}
         key = records.EVICTED + b"%x" % capture.session.id
         self._write({key: records.encoded(record)})
         self._election.end_session(capture.session)
