@@ -330,11 +330,8 @@ class Agent:
         A request under that token or an earlier one starts nothing, even for a table that was never
         here: the owner gets "absent" and issues another token.
         """
-        ended = sorted(
-            (kept.token, table)
-            for table, kept in self._kept.items()
-            if isinstance(kept, EndedTable)
-        )
+        every = self._kept.items()
+        ended = sorted((kept.token, table) for table, kept in every if isinstance(kept, EndedTable))
         older = ended[: -(ENDED_MAX // 2)]
         for _, table in older:
             del self._kept[table]

@@ -209,11 +209,8 @@ class Deadlines:
 
         O(tables being stopped).
         """
-        return sorted(
-            OverdueStop(since, capture, table)
-            for (capture, table), (_, since) in self._stopping.items()
-            if since <= until
-        )
+        stops = (OverdueStop(since, *key) for key, (_, since) in self._stopping.items())
+        return sorted(stop for stop in stops if stop.since <= until)
 
 
 LOST_MAX = 8

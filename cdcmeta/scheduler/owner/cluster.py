@@ -220,11 +220,8 @@ class CaptureManager:
 
     def mute(self, now: int) -> list[str]:
         """Return the captures that have been silent for too long. O(captures)."""
-        return [
-            name
-            for name, capture in self.known.items()
-            if capture.asked_at is not None and now - capture.asked_at >= self._mute_us
-        ]
+        asked = {name: capture.asked_at for name, capture in self.known.items()}
+        return [name for name, at in asked.items() if at is not None and now - at >= self._mute_us]
 
     def broken(self, overdue: Iterable[str], now: int) -> list[str]:
         """Return the capture to evict because it does not stop a table: one at a time.
@@ -246,11 +243,8 @@ class CaptureManager:
 
     def targets(self) -> list[str]:
         """Return the captures that can take tables, by name."""
-        return sorted(
-            name
-            for name, capture in self.known.items()
-            if capture.state is CaptureState.INITIALIZED
-        )
+        known, initialized = self.known.items(), CaptureState.INITIALIZED
+        return sorted(name for name, capture in known if capture.state is initialized)
 
 
 LEAST_SHARE = 0.1

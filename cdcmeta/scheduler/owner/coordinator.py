@@ -397,11 +397,10 @@ class Coordinator:
         resting, failing = failures.resting(replication.running), failures.tables
         left_out = resting.union(desired.unwanted)
         stuck_since = cluster.now - self.limits.stuck_us
-        stopping = {
-            name
-            for name, capture in captures.known.items()
-            if capture.state is CaptureState.STOPPING and name != self._capture
+        leaving = {
+            name: each.state is CaptureState.STOPPING for name, each in captures.known.items()
         }
+        stopping = {name for name, leaves in leaving.items() if leaves and name != self._capture}
         return Facts(
             desired=desired.weights,
             sets=replication.sets,

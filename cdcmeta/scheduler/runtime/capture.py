@@ -172,11 +172,8 @@ class Life:
     def has_left(self) -> bool:
         """Whether it has no tables any more, or no other capture could take them."""
         view = self.registry.view
-        staying = [
-            name
-            for name in view.captures
-            if name != self.name and not _is_leaving(view.others.get(records.report_key(name)))
-        ]
+        reports = {name: view.others.get(records.report_key(name)) for name in view.captures}
+        staying = [name for name in reports.keys() - {self.name} if not _is_leaving(reports[name])]
         return not staying or not any(self.tables().values())
 
     def close(self) -> None:
