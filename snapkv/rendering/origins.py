@@ -75,11 +75,11 @@ def blame(
     if value.form != "tree":
         lines = enumerate(zip(lines_of(value.text), origins, strict=True), 1)  # type: ignore[arg-type]
         return [Blame(n, escaped(line.removesuffix("\n")), of) for n, (line, of) in lines]  # type: ignore[arg-type]
-    trees: dict[int, Tree] = {}
+    trees, is_managed = dict[int, Tree](), SIGN in value.value
 
     def managers_of(path: Path, version: Version) -> tuple[str, ...]:
         revision = version.revision
-        if SIGN not in value.value:
+        if not is_managed:
             return ()
         if revision not in trees:  # a path was changed there, so it is a value
             trees[revision] = decode(version.value or b"", kind, decoder).data

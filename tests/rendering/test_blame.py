@@ -91,6 +91,19 @@ def test_the_history_of_a_store_is_what_blame_takes() -> None:
 
 
 @pytest.mark.slow
+def test_a_value_with_many_paths_is_searched_once() -> None:
+    class Value(bytes):
+        searches = 0
+
+        def __contains__(self, part: object) -> bool:
+            Value.searches += 1
+            return super().__contains__(part)  # type: ignore[operator]
+
+    value = Value(json.dumps({f"k{n}": n for n in range(500)}).encode())
+    assert len(blame([Version(1, 1, value, None, None)])) == 500
+    assert Value.searches <= 3
+
+
 def test_ten_thousand_versions_are_read_once_and_not_kept() -> None:
     alive = 0
 
