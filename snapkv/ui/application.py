@@ -93,9 +93,7 @@ class Application:
             return RedirectResponse(state.url(), 303)
         beside = path in OF_STORES and not (path == "/live/events" and method == "HEAD")
         if view is None and not beside:
-            return page_answers.error_answer(
-                404, f"no page has the path {path[:200]}", as_json=as_json
-            )
+            return await self._error(request, 404, f"no page has the path {path[:200]}")
         if isinstance(self._site, FleetSite) and not state["member"]:
             return await self._of_fleet(self._site, state, as_json)
         site = await self._site_of(state["member"])
@@ -249,13 +247,21 @@ class Application:
             LOGGER.error("a page failed: %s", request.url.path, exc_info=error)
             return page_answers.error_answer(500, "this page has a bug; the server's log says more")
         member = getattr(error, "member", None)  # of a fleet, which it is about
-        reason = str(error) if member is None else f"{member}: {error}"
+        return await self._error(
+            request, status, str(error) if member is None else f"{member}: {error}"
+        )
+
+    async def _error(self, request: Request, status: int, reason: str) -> Response:
+        """Return an error page with the name, the search and the state of the request."""
         if request.url.path.endswith(".json"):
             return page_answers.error_answer(status, reason, as_json=True)
         fleet = self._site if isinstance(self._site, FleetSite) else None
         name = "" if isinstance(self._site, FleetSite) else self._site.source.name
+        path = request.url.path
+        if path not in OF_STORES and view_of(self._site.extra_views, path) is None:
+            path = "/"
         try:
-            failed = State.of(request.url.path, request.scope["query_string"])
+            failed = State.of(path, request.scope["query_string"])
         except InvalidOptionError:
             return page_answers.error_answer(status, reason, fleet=fleet)
         has_bar = fleet is None or failed["member"] in fleet.names

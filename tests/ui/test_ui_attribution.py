@@ -81,6 +81,13 @@ def test_the_history_of_a_key_shows_what_each_version_changed(browser, served, a
     person.close()
 
 
+def test_a_removed_key_says_when_by_which_writer_and_why(served):
+    for tab in ("history", "value", "blame"):
+        text = served.page(f"/key?key=web/old&tab={tab}").text
+        said = r"does not exist now: it was removed 3 h ago ?, ci@build \(deploy 1\.26\)\."
+        assert re.search(said, text), text
+
+
 def test_the_list_of_keys_says_when_and_by_which_writer(served):
     rows = {node["path"]: node for node in served.json("/keys.json?prefix=web/")["nodes"]}
     assert rows["web/config"]["writer"] == "ci@build"

@@ -30,6 +30,18 @@ def test_the_field_takes_what_the_command_line_takes_in_utc(typed, meant):
         assert format_time(source.timestamp(source.when(typed))) == meant
 
 
+def test_an_unknown_path_keeps_the_search_and_the_name(store):
+    with Served(store) as served:
+        page = served.page("/nothing?prefix=a/", 404)
+        assert "no page has the path /nothing" in page.text
+        assert "q" in page.fields
+        assert "snapkv / default" in page.text
+        assert "/keys?prefix=a/" in page.links
+        assert served.http.get("/nothing.json").json() == {
+            "error": "no page has the path /nothing.json"
+        }
+
+
 def test_an_error_page_keeps_what_the_url_names(store):
     store.save("a/x", b"1")
     with Served(store) as served:

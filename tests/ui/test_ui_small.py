@@ -14,6 +14,8 @@ pytestmark = pytest.mark.slow
 WIDTH = 390
 CONFIG = {"image": "web:1.25", "replicas": 2, "env": {"A": "a" * 20, "B": "long text " * 8}}
 NOTE = "deploy 1.25 of the web service"
+WRITER = "a very long name of a service account of the build@cluster-eu-west-1"
+LONG_KEY = "web/service-of-orders/environment/production/europe/DATABASE_URL"
 
 
 @pytest.fixture
@@ -24,6 +26,9 @@ def served(tmp_path):
             store.commit(puts={"web/config": value}, note=NOTE, writer="ci@build")
         for n in range(3):
             store.commit(puts={f"folder/{n}": b"1", f"key{n}": b"1"}, note=f"note {n}")
+        puts = dict.fromkeys(("web/limits", "web/replicas", "web/routes"), b"cpu: 1")
+        store.commit(puts=puts, note=NOTE, writer=WRITER)
+        store.commit(deletes=["web/limits"], writer=WRITER)
         with Served(store, writable=True) as served:
             yield served
 
@@ -34,7 +39,7 @@ def test_no_page_scrolls_sideways_on_a_phone(browser, served, axe):
         *("/", "/changes", "/changes?view=tree", "/keys", "/key?key=key1", "/live", "/health"),
         *("/restore?at=rev:3", "/search?q=key", "/?tz=local", "/commit", "/keys?prefix=web/"),
         *("/key?key=web/config", "/key?key=web/config&tab=value"),
-        *("/?writer=ci", "/changes?from=rev:3&show=side-by-side"),
+        *("/?writer=ci", "/changes?from=rev:3&show=side-by-side", "/key?key=web/limits"),
     ):
         page = person.open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH, path
@@ -63,6 +68,25 @@ def test_blame_and_history_are_read_on_a_phone(browser, served, axe):
     assert label == '"When"'
     assert row.bounding_box()["height"] < 250
     person.accessible()
+    person.close()
+
+
+def test_each_cell_of_a_version_has_its_own_line(browser, served, axe):
+    person = Person(browser, served.url, axe, viewport={"width": WIDTH, "height": 844})
+    page = person.open("/key?key=web/limits")
+    assert "removed" in page.locator(".versions tbody tr").first.inner_text()
+    cells = page.locator(".versions td:visible").all()
+    assert len(cells) > 8
+    assert all(each.bounding_box()["height"] > 12 for each in cells)
+    person.close()
+
+
+def test_long_notes_and_writers_leave_room_for_keys(browser, served, axe):
+    person = Person(browser, served.url, axe, viewport={"width": 1280, "height": 800})
+    served.source.store.commit(puts={LONG_KEY: b"1"}, note=f"{NOTE}, " * 5, writer=WRITER)
+    for path in ("/changes?from=rev:3", f"/key?key={LONG_KEY}", "/keys?prefix=web/", "/"):
+        person.open(path)
+        person.fits()
     person.close()
 
 
