@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.rows import Keys, RowGroup, damaged, groups_of
+from snapkv.archive.rows import PATH, Keys, RowGroup, damaged, groups_of
 from snapkv.base.lifecycle import renew_in_children
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import ArchiveError, FileMissingError, SnapKVError
@@ -88,10 +89,10 @@ class OpenFiles:
             if group.last < start or (end != b"\0" and group.first >= end):
                 continue
             rows = self.rows(file, group)
-            low = 0 if group.first >= start else bisect(rows.stored, start)
+            low = 0 if group.first >= start else _count_below(rows.stored, start)
             high = len(rows.stored)
             if end != b"\0" and group.last >= end:
-                high = bisect(rows.stored, end)
+                high = _count_below(rows.stored, end)
             if low < high:
                 yield KeyedRows(
                     rows.stored.slice(low, high - low), rows.table.slice(low, high - low)
@@ -104,11 +105,8 @@ class OpenFiles:
                 self._open.move_to_end(file.path)
                 return found
         source = _Reading(self.files, file)
-        with checking(file):
-            parquet = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
+        parquet = opened_parquet(source, file)
         opened = _OpenFile(parquet, groups_of(parquet, file), threading.Lock())
-        if parquet.metadata.num_rows != file.rows:
-            raise damaged(file, f"{parquet.metadata.num_rows} rows instead of {file.rows}")
         with self._lock:
             self._open[file.path] = opened
             while len(self._open) > FILES_OPEN_MAX:
@@ -163,6 +161,17 @@ def checking(file: File) -> Iterator[None]:
         raise damaged(file, e) from e
 
 
+def opened_parquet(source: Any, file: File) -> pq.ParquetFile:
+    """Open a data file; raises `ArchiveError` unless it is what the manifest says."""
+    with checking(file):
+        opened = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
+    if opened.metadata.num_rows != file.rows:
+        raise damaged(file, f"{opened.metadata.num_rows} rows instead of {file.rows}")
+    if (opened.metadata.metadata or {}).get(PATH) != file.path.encode():
+        raise damaged(file, "it is another file")
+    return opened
+
+
 def missing(url: str, error: FileMissingError) -> ArchiveError:
     """Return the error for a file that the newest manifest names and that does not exist."""
     return ArchiveError(
@@ -171,16 +180,9 @@ def missing(url: str, error: FileMissingError) -> ArchiveError:
     )
 
 
-def bisect(stored: Any, key: bytes) -> int:
+def _count_below(stored: Any, key: bytes) -> int:
     """Return how many of the sorted keys are below a key; O(log keys)."""
-    low, high = 0, len(stored)
-    while low < high:
-        middle = (low + high) // 2
-        if stored[middle].as_py() < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_left(stored, key, key=lambda each: each.as_py())
 
 
 def revision_key(revision: int) -> bytes:

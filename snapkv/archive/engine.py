@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, islice, repeat
+from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 
 import pyarrow.compute as pc
@@ -79,22 +80,18 @@ def batches(
     Of the first known revision only the keys are known that it set, as of an engine's compaction.
     """
     wanted = key, end or key + b"\0"
-    files = [delta for delta in manifest.of_kind("delta") if delta.high >= low]
+    files = manifest.of_kind("delta", low)
     if low == manifest.since:
-        files = [base for base in manifest.of_kind("base") if base.high == low] + files
+        files = manifest.of_kind("base", low, low) + files
     for high, parts in groupby(files, key=lambda file: file.high):
         several = list(parts)
         first = max(low, several[0].low)
         changes = _changes(opened, several, *wanted, first)
         if in_range(ts, key, end):
             stamps = (KeyEvent(kv, False) for kv in marks.between(manifest, first, high))
-            changes = merge(changes, stamps, key=_place)
-        for revision, events in groupby(changes, key=lambda event: event.kv.mod_revision):
+            changes = merge(changes, stamps, key=attrgetter("kv.mod_revision", "kv.key"))
+        for revision, events in groupby(changes, key=attrgetter("kv.mod_revision")):
             yield WatchBatch(revision, tuple(events))
-
-
-def _place(event: KeyEvent) -> tuple[int, bytes]:
-    return event.kv.mod_revision, event.kv.key
 
 
 def _changes(
@@ -122,8 +119,8 @@ def _changes(
 def moved_since(opened: OpenFiles, manifest: Manifest, low: int = 0) -> list[int]:
     """Return the revisions from `low` on at which keys came that were not observed before."""
     found: list[int] = []
-    for log in manifest.of_kind("log"):
-        if log.rows and log.high >= low:
+    for log in manifest.of_kind("log", low):
+        if log.rows:
             revisions, notes = (opened.column(log, name) for name in ("revision", "note"))
             found += revisions.filter(pc.starts_with(notes, OBSERVES)).to_pylist()
     return [revision for revision in found if revision >= low]
@@ -132,11 +129,11 @@ def moved_since(opened: OpenFiles, manifest: Manifest, low: int = 0) -> list[int
 # --- answers of an archive in the form of an engine's ---
 
 
-def values_of(rows: KeyedRows) -> Iterator[tuple[bytes, bytes, int, int, int]]:
-    """Yield the fields of a `KeyValue` for each row."""
-    names = ("value", "created", "revision", "version")
-    columns = (rows.table[name].to_pylist() for name in names)
-    return zip(rows.stored.to_pylist(), *columns, strict=True)
+def key_values(rows: KeyedRows, *, keys_only: bool = False) -> Iterator[KeyValue]:
+    """Yield the rows of a state as an engine lists them."""
+    values = repeat(b"") if keys_only else rows.table["value"].to_pylist()
+    numbers = (rows.table[name].to_pylist() for name in ("created", "revision", "version"))
+    return map(KeyValue, rows.stored.to_pylist(), values, *numbers)
 
 
 def limited(wanted: Range, found: list[KeyValue], count: int) -> RangeResult:
@@ -237,12 +234,8 @@ class ArchiveEngine:
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages."""
-        names = ("created", "revision", "version")
         for rows in self._state(key, range_end, revision):
-            numbers = (rows.table[name].to_pylist() for name in names)
-            stored = rows.stored.to_pylist()
-            values = [b""] * len(stored) if keys_only else rows.table["value"].to_pylist()
-            yield [KeyValue(*each) for each in zip(stored, values, *numbers, strict=True)]
+            yield list(key_values(rows, keys_only=keys_only))
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
@@ -284,11 +277,8 @@ class ArchiveEngine:
             manifest = self._manifest_for(high)
             if low < manifest.since:  # `keep` has dropped it meanwhile
                 raise self._before_record(low, manifest)
-            files = (file for file in manifest.of_kind("delta") if file.high >= low)
             try:
-                for file in files:
-                    if file.low > high:
-                        return
+                for file in manifest.of_kind("delta", low, high):
                     yield changes_in(self._files_open, manifest, file, low, high, key, range_end)
                     low = file.high + 1
                 return
@@ -314,8 +304,7 @@ class ArchiveEngine:
         """Return the files with the changes in (low, high]; opens each, as `files_at`."""
 
         def found(manifest: Manifest) -> list[File]:
-            files = [file for file in manifest.of_kind("delta") if file.high > low]
-            files = [file for file in files if file.low <= high]
+            files = manifest.of_kind("delta", low + 1, high)
             for file in files:
                 self._files_open.groups(file)
             return files
@@ -377,7 +366,7 @@ class ArchiveEngine:
             for rows in parts:
                 count += len(rows.stored)
                 if not wanted.count_only and (not wanted.limit or len(found) <= wanted.limit + 2):
-                    found += (KeyValue(*each) for each in values_of(rows))
+                    found += key_values(rows)
             found.sort()
         return limited(wanted, found, count)
 

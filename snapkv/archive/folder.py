@@ -40,6 +40,7 @@ class Files(Protocol):
 
     def list(self, folder: str) -> list[FileEntry]:
         """Return the files below a folder, sorted by name; one request for each 1,000."""
+        return sorted(self.walk(folder))
 
     def walk(self, folder: str) -> Iterator[FileEntry]:
         """Yield the files below a folder, unsorted; one request before each 1,000."""
@@ -51,7 +52,7 @@ class Files(Protocol):
         """Remove a file; do nothing if there is none."""
 
 
-class Folder:
+class Folder(Files):
     """The files of an archive in a local folder, which is made when the first file is written."""
 
     def __init__(self, path: str, *, mode: int = FILE_MODE) -> None:
@@ -97,10 +98,6 @@ class Folder:
                 parts.append(part)
                 size -= len(part)
             return b"".join(parts)
-
-    def list(self, folder: str) -> list[FileEntry]:
-        """Return the files below a folder, sorted by name; none if it does not exist."""
-        return sorted(self.walk(folder))
 
     def walk(self, folder: str) -> Iterator[FileEntry]:
         """Yield the files below a folder, without what this process may not read in it."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from snapkv.archive import open_files
@@ -55,16 +54,9 @@ def publish_iceberg(url: str, storage: Mapping[str, Any] | None = None) -> list[
     files = open_files(url, storage)
     place, properties = _place(url, storage or {})
     manifest = existing(files)
-    with _typed_errors(url):
-        return [_published(files, place, properties, manifest, t) for t in tables_of(manifest)]
-
-
-@contextmanager
-def _typed_errors(url: str) -> Iterator[None]:
-    """Raise pyiceberg's and pyarrow's errors of files as `EngineUnavailableError`."""
     try:
-        yield
-    except OSError as e:
+        return [_published(files, place, properties, manifest, t) for t in tables_of(manifest)]
+    except OSError as e:  # pyiceberg's and pyarrow's errors of files
         raise EngineUnavailableError(f"the tables of {url} could not be written: {e}") from e
 
 

@@ -3,11 +3,9 @@
 Each manifest is complete, and the one with the greatest number is the archive. It is published by
 writing `_manifest/<number>.json` unless there is one of that name, so of two writers one fails.
 Then `_manifest/<number>-<resolved>` is written, an empty file, so that one listing shows how far an
-archive reaches. (With that timestamp in the name of the manifest itself, two writers would both
-succeed.)
-Older manifests are deleted after a while. So a writer that was away for long could write a number
-that is free again: it lists the manifests after it wrote its own, and gives up if there is a
-greater one.
+archive reaches. Older manifests are deleted after a while. So a writer that was away for long could
+write a number that is free again: it lists the manifests after it wrote its own, and gives up if
+there is a greater one.
 
     {"format": 2, "number": 42, "attempt": "c01e..",
      "store": {"id": "5f..", "name": "default", "created": 2},
@@ -26,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
+from math import inf
 from typing import Any, NamedTuple
 
 from snapkv.archive.folder import FileEntry, Files
@@ -109,9 +108,10 @@ class Manifest:
     files: tuple[File, ...] = field(default=())
     gaps: tuple[Gap, ...] = field(default=())
 
-    def of_kind(self, kind: str) -> list[File]:
-        """Return the files of a kind, in the order of their revisions."""
-        return sorted((file for file in self.files if file.kind == kind), key=lambda f: f.high)
+    def of_kind(self, kind: str, low: int = 0, high: float = inf) -> list[File]:
+        """Return the files of a kind with a revision in [low, high], in the order of revisions."""
+        found = (f for f in self.files if f.kind == kind and f.high >= low and f.low <= high)
+        return sorted(found, key=lambda file: file.high)
 
     @property
     def high(self) -> int:

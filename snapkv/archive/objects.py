@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from snapkv.archive.folder import FileEntry
+from snapkv.archive.folder import FileEntry, Files
 from snapkv.archive.storage import ALLOW_HTTP, BucketLocation, obstore_options
 from snapkv.base.extras import requires_extra
 from snapkv.base.lifecycle import renew_in_children
@@ -165,7 +165,7 @@ LIST_ROWS = 1_000
 RANGE_NOT_SATISFIABLE = 416
 
 
-class ObjectStore:
+class ObjectStore(Files):
     """The files below a URL of an object store; safe for threads.
 
     A request ends within the bounds of `snapkv.archive.storage`. obstore does not survive a fork:
@@ -229,10 +229,6 @@ class ObjectStore:
                 if status_of(e) == RANGE_NOT_SATISFIABLE:
                     return b""
                 raise
-
-    def list(self, folder: str) -> list[FileEntry]:
-        """Return the files below a folder, sorted by name; one request for each 1,000."""
-        return sorted(self.walk(folder))
 
     def walk(self, folder: str) -> Iterator[FileEntry]:
         """Yield the files below a folder; one request before each 1,000."""

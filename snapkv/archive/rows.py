@@ -172,13 +172,10 @@ def damaged(file: File, why: object) -> ArchiveError:
 
 
 def groups_of(parquet: pq.ParquetFile, file: File) -> list[RowGroup]:
-    """Return the row groups of a file; raises `ArchiveError` if it is another one."""
+    """Return the row groups of a file; raises `ArchiveError` if it does not name them."""
     metadata = parquet.metadata
     try:
-        own = dict(metadata.metadata or {})
-        if own[PATH] != file.path.encode():
-            raise damaged(file, f"it is {own[PATH].decode()}")
-        named = json.loads(own[GROUPS])
+        named = json.loads(metadata.metadata[GROUPS])
         if len(named) != metadata.num_row_groups:
             raise damaged(file, f"{len(named)} names for {metadata.num_row_groups} row groups")
         return [
@@ -229,8 +226,8 @@ class PublishedTable(NamedTuple):
 
 def tables_of(manifest: Manifest) -> list[LakeTable]:
     """Return the tables of an archive."""
-    first = [base for base in manifest.of_kind("base") if base.high == manifest.since]
-    changes = (*first, *manifest.of_kind("delta"))
+    since = manifest.since
+    changes = (*manifest.of_kind("base", since, since), *manifest.of_kind("delta"))
     return [
         LakeTable("changes", "", DELTA, changes),
         LakeTable("commits", "log", LOG, tuple(manifest.of_kind("log"))),

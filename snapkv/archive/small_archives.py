@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from snapkv.archive.data_files import checking
+from snapkv.archive.data_files import checking, opened_parquet
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.rows import DELTA, PATH, damaged
+from snapkv.archive.rows import DELTA
 from snapkv.times import TIMESTAMP_MAX
 
 BYTES_MAX = 64 << 20
@@ -86,11 +85,11 @@ class SmallArchive:
         at = self._base(low)
         tables = [
             self._rows(self._parquet_file(file), file)
-            for file in self.manifest.of_kind("base")
-            if file.high == at and file.rows
+            for file in self.manifest.of_kind("base", at, at)
+            if file.rows
         ]
-        for file in self.manifest.of_kind("delta"):
-            if file.high > at and file.rows:
+        for file in self.manifest.of_kind("delta", at + 1):
+            if file.rows:
                 opened = self._parquet_file(file)
                 if _bounds(opened)[0] > high:  # and so do the rest
                     break
@@ -107,8 +106,8 @@ class SmallArchive:
 
     def _time_of(self, revision: int) -> int:
         """Return the timestamp of the newest commit at or below a revision, from the log."""
-        for file in reversed(self.manifest.of_kind("log")):
-            if file.low <= revision and file.rows:
+        for file in reversed(self.manifest.of_kind("log", 0, revision)):
+            if file.rows:
                 table = _columns(self._parquet_file(file), file, ["revision", "timestamp"])
                 known = table.filter(pc.less_equal(table["revision"], revision))
                 if known.num_rows:
@@ -125,14 +124,7 @@ class SmallArchive:
 
     def _parquet_file(self, file: File) -> Any:
         source = pa.BufferReader(self._files.read(file.path))  # faster than by its path
-        with checking(file):
-            opened = pq.ParquetFile(source, page_checksum_verification=True)
-        metadata = opened.metadata
-        if metadata.num_rows != file.rows:
-            raise damaged(file, f"{metadata.num_rows} rows instead of {file.rows}")
-        if (metadata.metadata or {}).get(PATH) != file.path.encode():
-            raise damaged(file, "it is another file")
-        return opened
+        return opened_parquet(source, file)
 
 
 def _columns(opened: Any, file: File, names: list[str]) -> Any:

@@ -27,11 +27,13 @@ CHUNK_GROUPS = 32
 
 def files_of(manifest: Manifest, revision: int) -> tuple[list[File], list[File]]:
     """Return the base for the state at a revision, in parts, and the deltas after it."""
-    bases = [file for file in manifest.of_kind("base") if file.high <= revision]
-    at = bases[-1].high
-    parts = sorted((file for file in bases if file.high == at), key=lambda file: file.first_key)
-    deltas = manifest.of_kind("delta")
-    return parts, [file for file in deltas if file.high > at and file.low <= revision]
+    at = manifest.of_kind("base", 0, revision)[-1].high
+    return base_parts(manifest, at), manifest.of_kind("delta", at + 1, revision)
+
+
+def base_parts(manifest: Manifest, revision: int) -> list[File]:
+    """Return the files of the base at a revision, in the order of keys."""
+    return sorted(manifest.of_kind("base", revision, revision), key=lambda file: file.first_key)
 
 
 def row_at(opened: OpenFiles, manifest: Manifest, key: bytes, revision: int) -> KeyValue | None:
@@ -131,7 +133,7 @@ def merged(base: list[KeyedRows], changes: list[KeyedRows]) -> KeyedRows:
 def latest(changes: list[KeyedRows]) -> KeyedRows:
     """Return the last change of each key, sorted by key, from deltas in the order of revisions."""
     rows = joined(changes)
-    order = _by_key(rows)
+    order = key_order(rows)
     stored = rows.stored.take(order)
     if len(stored) > 1:
         last = pc.not_equal(stored.slice(0, len(stored) - 1), stored.slice(1))
@@ -142,11 +144,12 @@ def latest(changes: list[KeyedRows]) -> KeyedRows:
 
 def by_key(rows: KeyedRows) -> KeyedRows:
     """Return rows sorted by stored key, then by revision."""
-    order = _by_key(rows)
+    order = key_order(rows)
     return KeyedRows(rows.stored.take(order), rows.table.take(order))
 
 
-def _by_key(rows: KeyedRows) -> Any:
+def key_order(rows: KeyedRows) -> Any:
+    """Return where rows are in the order of stored keys, then of revisions."""
     table = pa.table({"stored": rows.stored, "revision": rows.table["revision"]})
     return pc.sort_indices(table, sort_keys=[("stored", "ascending"), ("revision", "ascending")])
 
@@ -206,8 +209,7 @@ def _marks(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> Any:
     """Return the revisions of the commits from `low` to `high`."""
     found = [
         opened.rows(log, group).table["revision"].combine_chunks()
-        for log in manifest.of_kind("log")
-        if log.high >= low and log.low <= high
+        for log in manifest.of_kind("log", low, high)
         for group in opened.groups(log)
     ]
     return pa.concat_arrays(found) if found else pa.array([], pa.int64())
@@ -216,9 +218,7 @@ def _marks(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> Any:
 def exact(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> bool:
     """Return whether all changes of the revisions `low` to `high` have that of their commit."""
     marks = _marks(opened, manifest, low, high)
-    for file in manifest.of_kind("delta"):
-        if file.high < low or file.low > high:
-            continue
+    for file in manifest.of_kind("delta", low, high):
         revisions = pc.unique(opened.column(file, "revision"))
         wanted = pc.and_(pc.greater_equal(revisions, low), pc.less_equal(revisions, high))
         if pc.any(pc.invert(pc.is_in(revisions.filter(wanted), value_set=marks))).as_py():

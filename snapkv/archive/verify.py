@@ -15,7 +15,7 @@ from snapkv.archive.engine import moved_since
 from snapkv.archive.folder import Files
 from snapkv.archive.manifest import File, Manifest, existing, resolved
 from snapkv.archive.rows import BASE, Keys
-from snapkv.archive.state_rows import chunks, joined, latest, merged
+from snapkv.archive.state_rows import base_parts, chunks, joined, key_order, latest, merged
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError, CorruptStoreError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, StampRecord
@@ -72,10 +72,8 @@ class _Verifying:
             files, Keys(Layout(manifest.source.name)), cache_bytes=CACHE_BYTES
         )
         self.problems: list[str] = []
+        self._wrong = self.problems.append
         self._wrong_versions: set[str] = set()
-
-    def _wrong(self, what: str) -> None:
-        self.problems.append(what)
 
     def newest(self) -> None:
         """Check that no later manifest was lost: an empty file beside each says how far it goes."""
@@ -122,9 +120,7 @@ class _Verifying:
         ends = rows.stored[0].as_py(), rows.stored[-1].as_py()
         if ends != (first, last) or not file.first_key <= first <= last <= file.last_key:
             self._wrong(f"{file.path} has a group of the keys {ends}, which its metadata denies")
-        table = pa.table({"stored": rows.stored, "revision": rows.table["revision"]})
-        keys = [("stored", "ascending"), ("revision", "ascending")]
-        order = pc.sort_indices(table, sort_keys=keys).to_numpy()
+        order = key_order(rows).to_numpy()
         if (order[1:] < order[:-1]).any():
             self._wrong(f"{file.path} is not sorted by key and revision")
 
@@ -166,7 +162,7 @@ class _Verifying:
     def states(self) -> None:
         """Check each base against the one before it, and each delta against the log."""
         low, *bases = sorted({base.high for base in self._manifest.of_kind("base")})
-        deltas = [delta for delta in self._manifest.of_kind("delta") if delta.high > low]
+        deltas = self._manifest.of_kind("delta", low + 1)
         observed = self._manifest.source.observed
         self._moved = [] if observed is None else moved_since(self._files_open, self._manifest)
         for delta in deltas:
@@ -179,7 +175,7 @@ class _Verifying:
 
     def _agrees(self, low: int, deltas: list[File], high: int) -> bool:
         """Check what changed between two bases; return whether the second is what that gives."""
-        parts, next_parts = self._base(low), self._base(high)
+        parts, next_parts = (base_parts(self._manifest, at) for at in (low, high))
         files = [*parts, *deltas, *next_parts]
         is_base = True
         for start, end, _ in chunks(self._files_open, files, FIRST_KEY, ALL_KEYS_END, PIECE_ROWS):
@@ -203,15 +199,11 @@ class _Verifying:
             self._wrong(f"the base at revision {high} is not what the changes give")
         return is_base
 
-    def _base(self, at: int) -> list[File]:
-        parts = [base for base in self._manifest.of_kind("base") if base.high == at]
-        return sorted(parts, key=lambda part: part.first_key)
-
     def _stamps(self, delta: File) -> None:
         """Check that each change has the timestamp of the first commit at or after its revision."""
-        logs = [log for log in self._manifest.of_kind("log") if log.high >= delta.low]
+        logs = self._manifest.of_kind("log", delta.low, delta.high)
         names = ["revision", "timestamp"]
-        marks = [self._columns(log, names) for log in logs if log.low <= delta.high and log.rows]
+        marks = [self._columns(log, names) for log in logs if log.rows]
         if not delta.rows or not marks:
             return
         table = pa.concat_tables(marks)

@@ -198,7 +198,7 @@ class ArchiveWriter:
         timestamp = stamp_of(mark.value)
         if 10 * (timestamp - manifest.since_timestamp) < manifest.resolved - timestamp:
             return False
-        bases = [file for file in manifest.of_kind("base") if file.high == cut]
+        bases = manifest.of_kind("base", cut, cut)
         add = [] if bases else self._base_files(cut)
         add.append(self._log_file(cut, cut, [mark]))
         gone = [file for file in manifest.files if file.high <= cut and file not in bases]
@@ -249,11 +249,10 @@ class ArchiveWriter:
     def clean(self) -> int:
         """Delete the data files that no manifest names, if they are old; return how many.
 
-        Such files were merged, or their recorder was killed. Old is what was written
-        `GRACE_S` before the newest data file: until then another recorder may be about
-        to publish it, and readers may have the manifest that named it. Files with other names
-        are left alone. Four listings, and a read of each manifest that was published since the
-        last call.
+        Such files were merged, or their recorder was killed. Old is what was written `GRACE_S`
+        before the newest data file: until then another recorder may be about to publish it, and
+        readers may have the manifest that named it. Files with other names are left alone. Four
+        listings, and a read of each manifest that was published since the last call.
         """
         entries = [
             entry for kind in KINDS for entry in self.files.list(kind) if DATA.fullmatch(entry.name)
