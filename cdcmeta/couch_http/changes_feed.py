@@ -447,16 +447,12 @@ def _function(kind: str, parameter: str, text: str | None) -> Function:
     return Function(f"_design/{ddoc}", kind, name)
 
 
-def projected(
-    doc: Mapping[str, Any] | None, fields: tuple[tuple[str, ...], ...] | None
-) -> Mapping[str, Any] | None:
+def projected(doc: Mapping[str, Any], fields: tuple[tuple[str, ...], ...]) -> Mapping[str, Any]:
     """Return a document with the wanted fields only.
 
     >>> projected({"a": {"b": 1, "c": 2}, "d": 3}, (("a", "b"), ("d",), ("e",)))
     {'a': {'b': 1}, 'd': 3}
     """
-    if doc is None or fields is None:
-        return doc
     found: dict[str, Any] = {}
     for path in fields:
         value: Any = doc

@@ -14,7 +14,7 @@ from cdcmeta.changes.database import ChangesDB
 from cdcmeta.changes.database_state import StoredLeaf
 from cdcmeta.changes.documents import Doc, Edited, checked_id
 from cdcmeta.changes.revisions import Revision
-from cdcmeta.couch_http.http_errors import bad_request
+from cdcmeta.couch_http.http_errors import HTTPError, bad_request
 from cdcmeta.couch_http.http_request import ServiceCall
 from cdcmeta.couch_http.service import run_edit
 from cdcmeta.couch_http.streaming import JSON, answer, encoded
@@ -73,7 +73,8 @@ def leaf_of(doc: Doc, revisions: bool) -> Doc:
 async def put(call: ServiceCall) -> Response:
     """Answer `PUT /{db}/{id}`."""
     id, rev = call.id, call.rev
-    call.check_no_multipart()
+    if call.request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
+        raise HTTPError(415, "bad_content_type", "attachments are not stored: send JSON")
     doc = await call.object()
     if rev is not None:
         if doc.get("_rev", rev) != rev:

@@ -138,11 +138,6 @@ class ServiceCall:
         if kind != "application/json":
             raise HTTPError(415, "bad_content_type", "Content-Type must be application/json")
 
-    def check_no_multipart(self) -> None:
-        """Raise `HTTPError` (415) for a document with attachments."""
-        if self.request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
-            raise HTTPError(415, "bad_content_type", "attachments are not stored: send JSON")
-
     async def body(self, bytes_max: int | None = None) -> bytes:
         """Return the body; `bytes_max` is `Limits.body_bytes` by default.
 

@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,9 +23,10 @@ from cdcmeta.couch_http.http_request import ServiceCall, natural_number
 from cdcmeta.couch_http.service import Limits
 from cdcmeta.couch_http.streaming import BatchSize, Streamed, encoded, pieces_of
 from cdcmeta.errors import InvalidIdError
-from snapkv import Snapshot
 
 L = TypeVar("L")
+Encoded: TypeAlias = tuple[list[bytes], int]
+"""Rows as JSON, and the bytes of documents that were read for them."""
 DESIGN, DESIGN_END = "_design/", "_design0"
 """All ids of design documents are between these."""
 QUERIES_MAX = 1_000
@@ -166,18 +168,37 @@ def _pieces(state: DatabaseState, listing: Listing, limits: Limits) -> Iterator[
     if listing.update_seq:
         begin["update_seq"] = str(state.newest())
     yield encoded(begin)[:-1] + b',"rows":[\n'
-    docs = listing.form.include_docs
-    if not (docs or listing.descending) and listing.keys is None:
+    form = listing.form
+    if not (form.include_docs or listing.descending) and listing.keys is None:
         yield from _plain(state, listing)
         yield b"\n]}\n"
         return
-    between, batch_size = b"", BatchSize(limits)
-    rows, held = _wanted(state, listing), deque[bytes]()
-    while some := list(islice(rows, batch_size.docs if docs else limits.rows)):
+
+    def encode(some: list[ChangeRow | str]) -> Encoded:
         before = state.bodies_bytes
-        held += _encoded(state, listing, some, between)
-        between = b",\n"
-        batch_size.after(state.bodies_bytes - before)
+        docs = _docs(state, form, some) if form.include_docs else {}
+        rows = [_missing(row) if isinstance(row, str) else _row_of(row, docs) for row in some]
+        return rows, state.bodies_bytes - before
+
+    most = None if form.include_docs else limits.rows
+    yield from _rest(_wanted(state, listing), encode, limits, most)
+
+
+def _rest(
+    wanted: Iterator[L], encode: Callable[[list[L]], Encoded], limits: Limits, most: int | None
+) -> Iterator[bytes]:
+    """Yield the rows of a listing and its end in pieces.
+
+    Reads `most` rows at once; None: as many as the sizes of the ones before allow.
+    """
+    between, batch_size, held = b"", BatchSize(limits), deque[bytes]()
+    while some := list(islice(wanted, most or batch_size.docs)):
+        rows, size = encode(some)
+        batch_size.after(size)
+        for row in rows:
+            held.append(between + row)
+            between = b",\n"
+        del row, rows  # documents may be large, and the client slow
         if sum(map(len, held)) >= limits.piece_bytes:
             yield from pieces_of(held, limits.piece_bytes)
     held.append(b"\n]}\n")
@@ -222,16 +243,6 @@ def _looked_up(state: DatabaseState, keys: Iterator[str]) -> Iterator[ChangeRow 
             yield key if winner is None else winner.row(key)
 
 
-def _encoded(
-    state: DatabaseState, listing: Listing, some: list[ChangeRow | str], between: bytes
-) -> Iterator[bytes]:
-    """Yield rows as JSON; `between` precedes the first."""
-    docs = _docs(state, listing.form, some) if listing.form.include_docs else {}
-    for row in some:
-        yield between + (_missing(row) if isinstance(row, str) else _row_of(row, docs))
-        between = b",\n"
-
-
 def _docs(state: DatabaseState, form: Form, some: list[ChangeRow | str]) -> dict[str, bytes]:
     """Return the documents of rows as JSON by id; `null` for a deleted one."""
     rows = [row for row in some if not isinstance(row, str)]
@@ -265,16 +276,10 @@ async def local_docs(call: ServiceCall) -> Response:
 
 
 def _local_pieces(state: DatabaseState, listing: Listing, limits: Limits) -> Iterator[bytes]:
-    yield b'{"total_rows":null,"offset":null,"rows":['
-    between, batch_size = b"\n", BatchSize(limits)
+    yield b'{"total_rows":null,"offset":null,"rows":[\n'
     wanted = islice(_local_wanted(state, listing), listing.skip, _until(listing))
-    while some := list(islice(wanted, batch_size.docs)):
-        rows, size = _local_rows(state, some, listing.form.include_docs)
-        found = deque([between + b",\n".join(rows)])
-        between = b",\n"
-        batch_size.after(size)
-        yield from pieces_of(found, limits.piece_bytes)
-    yield b"\n]}\n"
+    encode = partial(_local_rows, state, listing.form.include_docs)
+    yield from _rest(wanted, encode, limits, None)
 
 
 def _local_wanted(state: DatabaseState, listing: Listing) -> Iterator[Wanted]:
@@ -309,17 +314,14 @@ def _local_key(id: str) -> bytes | None:
         return None
 
 
-def _local_rows(
-    state: DatabaseState, some: list[Wanted], include_docs: bool
-) -> tuple[list[bytes], int]:
-    """Return rows as JSON, and how many bytes were read for them."""
+def _local_rows(state: DatabaseState, include_docs: bool, some: list[Wanted]) -> Encoded:
     keys = dict.fromkeys(key for _, key in some if key is not None)
     entries = dict(zip(keys, state.snapshot.entries_of(keys), strict=True))
     rows, size = [], 0
     for id, key in some:
         entry = None if key is None else entries[key]
         if entry is None:
-            rows.append(encoded({"key": id, "error": "not_found"}))
+            rows.append(_missing(id))
             continue
         size += len(entry.value)
         count, body = layout.local_of(entry.value)
@@ -334,7 +336,7 @@ def _local_rows(
 # --- documents by id in descending order: engines list forwards only ---
 
 HELD_MAX = 1_000
-"""The most rows, and start keys of windows, that are held at once."""
+"""The most rows that are held at once."""
 
 
 def rows_descending(
@@ -342,39 +344,23 @@ def rows_descending(
 ) -> Iterator[ChangeRow]:
     """Yield the rows of documents by id, from `high` down to `low`, without deleted ones.
 
-    A count returns the number of keys. If they are more than `held_max`, one pass over the keys
-    alone divides them into windows; then the windows are read, the last one first. So it costs two
-    passes, one of them without values, and one more for each factor of 1,000 above a million keys.
+    One pass over the keys alone divides them into windows of `held_max`, whose start keys are held;
+    then the windows are read, the last one first.
 
         held_max = 3, keys a b c d e f g h i
-        count: 9, more than 3; the stride is 3
-        pass over the keys: windows start at d and g    starts = [d, g]
+        pass over the keys: windows start at d and g
         read [g, end): g h i    yield i h g
         read [d, g): d e f      yield f e d
         read [start, d): a b c  yield c b a
     """
     start = None if low is None else layout.winner_key(low)
     end = None if high is None else layout.winner_key(high) + b"\x00"
-    count = state.snapshot.count(layout.WINNER_PREFIX, start=start, end=end)
-    return _window(state.snapshot, start, end, count, held_max)
-
-
-def _window(
-    snapshot: Snapshot[bytes], start: bytes | None, end: bytes | None, count: int, held_max: int
-) -> Iterator[ChangeRow]:
-    """Yield the rows in [start, end), which has `count` keys, in descending order."""
-    if count <= held_max:
-        found = layout.rows_of_winners(snapshot.items(layout.WINNER_PREFIX, start=start, end=end))
+    listed = partial(state.snapshot.items, layout.WINNER_PREFIX)
+    keys = state.snapshot.keys(layout.WINNER_PREFIX, start=start, end=end)
+    starts = [start, *islice(keys, held_max, None, held_max)]
+    for first in reversed(starts):
+        found = layout.rows_of_winners(listed(start=first, end=end))
         rows = [row for row in found if row.not_deleted]
         while rows:
             yield rows.pop()
-        return
-    stride = max(held_max, -(-count // held_max))
-    keys = snapshot.keys(layout.WINNER_PREFIX, start=start, end=end)
-    starts = list(islice(keys, stride, None, stride))
-    count -= stride * len(starts)
-    while starts:
-        last = starts.pop()
-        yield from _window(snapshot, last, end, count, held_max)
-        end, count = last, stride
-    yield from _window(snapshot, start, end, count, held_max)
+        end = first
