@@ -36,9 +36,9 @@ from cdcmeta.changes.feed import (
     ChangesPage,
     Checkpoint,
     DatabaseFollower,
+    FeedWalk,
     Form,
     followed,
-    page,
     shaped,
 )
 from cdcmeta.changes.revisions import Revision
@@ -152,12 +152,9 @@ class ChangesDB:
 
         Sequences continue to grow, whatever the other store's clock. Without a store, the database
         remains here and only its incarnation grows, for example after the store was restored from a
-        backup. As soon as the move begins, every edit here fails, and followers raise
-        `DatabaseRelocatedError`. A second call continues an interrupted move. The history is not
-        moved.
-
-        Raises `DatabaseNotFoundError`, `DatabaseExistsError` (the other store has another database
-        of this name).
+        backup. Once the move begins, every edit here fails, and followers raise
+        `DatabaseRelocatedError`. A second call continues the move. The history is not moved. Raises
+        `DatabaseNotFoundError`, `DatabaseExistsError` for another database of this name there.
         """
         if to is not None:
             check_store(to)
@@ -215,7 +212,6 @@ class ChangesDB:
         """Store documents in one commit; return the result of each, in order.
 
         On etcd, more than 94 documents take several commits if other writers commit all the time.
-
         A conflicting or invalid document fails alone: its result has the error. Results have
         `EditNotMadeError` if the timeout passed after other documents were stored. The rows of the
         feed are in the order of the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
@@ -277,8 +273,7 @@ class ChangesDB:
         """Return leaves of a document with their `_revisions`; the text of each missing revision.
 
         Without `revs` it returns all leaves. With `latest`, a revision that is not a leaf returns
-        the leaves that descend from it.
-        Costs as `get`. Raises `InvalidRevisionError`.
+        the leaves that descend from it. Costs as `get`. Raises `InvalidRevisionError`.
         """
         wanted = None if revs is None else [Revision.parse(rev) for rev in listed(revs, "revs")]
         return self.state(as_of).open_revs(checked_id(id), wanted, latest)
@@ -348,7 +343,7 @@ class ChangesDB:
         state = self.state(as_of)
         after = self.place(since, state)
         last = state.end if until is None else self.place(until, state)
-        return page(state, wanted, after, last, limit, descending)
+        return FeedWalk(state, wanted, after, last, limit, descending).page()
 
     def follow(
         self,
@@ -535,7 +530,7 @@ def relocated(store: SnapshotKV, name: str, writer: Writer, to: SnapshotKV | Non
     claim = target.commit(puts={layout.CLAIM: b""}, delete_prefixes=[b""], guards=[same])
     guards: list[Guard] = [Absent(key), AtRevision(layout.CLAIM, claim.revision)]
     items = (item for item in snapshot.items() if item[0] != layout.DATABASE)
-    for batch in bounded_batches(items, _size_of, BATCH_KEYS, BATCH_BYTES):
+    for batch in bounded_batches(items, lambda item: sum(map(len, item)), BATCH_KEYS, BATCH_BYTES):
         target.commit(puts=dict(batch), guards=guards)
     eras = (*database.eras, snapshot.timestamp)
     record = {layout.DATABASE: replace(database, eras=eras, moved=False).encode()}
@@ -578,7 +573,3 @@ def _raised(store: SnapshotKV, name: str, database: DatabaseRecord, revision: in
     except ConflictError:
         return False
     return True
-
-
-def _size_of(item: tuple[bytes, bytes]) -> int:
-    return len(item[0]) + len(item[1])

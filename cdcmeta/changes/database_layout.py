@@ -12,10 +12,7 @@
 | `("local", id)` | a `_local` document, a msgpack pair: how often written, JSON |
 
 `*leaf` is not_deleted, position, hash, in the order that decides; `ancestors` are 16 bytes each.
-
-RFC 001 puts the winner under a key like any other leaf's, the last of the document's range. Here
-its key never moves, because a guard checks keys, not ranges. Every edit of a document rewrites this
-key, so two concurrent edits can never both succeed.
+The winner's key never moves, and every edit rewrites it, because guards check keys, not ranges.
 """
 
 from __future__ import annotations

@@ -213,11 +213,9 @@ def _deleted(fields: Mapping[str, Any]) -> bool:
 def edited(tree: Tree | None, edit: Edit, revs_limit: int) -> tuple[Tree, Revision]:
     """Return a document's tree after an edit, and the edit's revision.
 
-    The same tree means that nothing changes.
-
-    The rules are RFC 001's. An edit names the leaf that it replaces, which must not be deleted. An
-    edit that names none creates a document, or continues a deleted winner. A replicated edit never
-    conflicts. Raises `DocumentConflictError`.
+    The same tree means that nothing changes. The rules are RFC 001's. An edit names the leaf that
+    it replaces, which must not be deleted. An edit that names none creates a document, or continues
+    a deleted winner. A replicated edit never conflicts. Raises `DocumentConflictError`.
     """
     if edit.leaf is not None:
         new = edit.leaf.revision

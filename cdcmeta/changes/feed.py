@@ -176,6 +176,16 @@ class FeedWalk:
         self.ended = self._full or not self._ahead
         return changes
 
+    def page(self) -> ChangesPage:
+        """Read to the end; costs one listing of the rows, at most one count, and its steps."""
+        chunk = CHUNK_ROWS if self._limit is None else min(CHUNK_ROWS, self._limit)
+        changes: list[Change] = []
+        while not self.ended:
+            changes += self.step(chunk)
+            chunk = CHUNK_ROWS
+        last_seq = self.last_seq()
+        return ChangesPage(tuple(changes), last_seq, self.pending(last_seq))
+
     def last_seq(self) -> Sequence:
         """Return where to continue: after the last row that was read, even if filtered."""
         forwards = not self._descending
@@ -195,29 +205,6 @@ class FeedWalk:
         if self._limit == 0:
             return self._state.count_rows(self._after, self._until)
         return max(0, self._state.count_rows(self._after, last_seq) - 1)
-
-
-def page(
-    state: DatabaseState,
-    form: Form,
-    after: Sequence,
-    until: Sequence,
-    limit: int | None,
-    descending: bool,
-) -> ChangesPage:
-    """Return the first changes in (after, until], or with `descending` the last ones.
-
-    Costs one listing of the rows, at most one count, and one read for each 128 documents, or
-    documents with several branches.
-    """
-    walk = FeedWalk(state, form, after, until, limit, descending)
-    chunk = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit)
-    changes: list[Change] = []
-    while not walk.ended:
-        changes += walk.step(chunk)
-        chunk = CHUNK_ROWS
-    last_seq = walk.last_seq()
-    return ChangesPage(tuple(changes), last_seq, walk.pending(last_seq))
 
 
 def _looked_up(
@@ -316,7 +303,8 @@ def _with_doc(
     form: Form, row: ChangeRow, tree: Tree, leaves: tuple[Leaf, ...], bodies: Bodies
 ) -> Change | None:
     if form.selector is not None:
-        leaves = tuple(leaf for leaf in leaves if form.selector(_doc(row.id, leaf, bodies)))
+        docs = ((leaf, shown(row.id, leaf, bodies[row.id, leaf.revision])) for leaf in leaves)
+        leaves = tuple(leaf for leaf, doc in docs if form.selector(doc))
         if not leaves:
             return None
     doc = None
@@ -335,10 +323,6 @@ def _conflicts(tree: Tree) -> dict[str, list[str]]:
 
 def _passed(form: Form, change: Change) -> Change | None:
     return change if form.predicate is None or form.predicate(change) else None
-
-
-def _doc(id: str, leaf: Leaf, bodies: Bodies) -> Doc:
-    return shown(id, leaf, bodies[id, leaf.revision])
 
 
 # --- following the feed ---
