@@ -62,10 +62,7 @@ def changes_as_of(
         "docIds": None if doc_ids is None else json.dumps(list(doc_ids)),
         "prefix": prefix,
     }
-    taken = {name.lower() for name in parameters} | {"path"}
-    for name in options:
-        if name.lower() in taken:
-            raise kit.errors.INVALID_OPTION(f"{name} is not an option here: use the parameter")
+    kit.check_free(options, dict.fromkeys((*parameters, "path"), "use the parameter"))
     all_options = {k: v for k, v in parameters.items() if v is not None} | options
     return spark.read.format(ChangesDataSource.name()).options(**all_options).load()
 

@@ -75,8 +75,7 @@ class ChangesDataSource(DataSource):
         super().__init__(dict(options))
         self._located: tuple[FeedOptions, kit.Present] | kit.SourceError
         try:  # Spark makes a source for a sink, too, which has other options
-            parsed_ = parsed(options)
-            self._located = parsed_, kit.present_of(parsed_)
+            self._located = kit.located(parsed(options))
         except kit.SourceError as e:
             self._located = e
 

@@ -70,10 +70,8 @@ class FeedStream(kit.MicroBatches[FeedOffset]):
 
     # --- offsets ---
 
-    def _start(self, reader: kit.Reader) -> FeedOffset:
-        present = kit.present_in(reader)
-        state = self._feed.state(reader, _at(present))
-        self._check_here(state)
+    def _start(self) -> FeedOffset:
+        present, state = self._present()
         since = self._options.place_in(state, "since", "0", present.now_ms)
         newest_ms = max(present.now_ms, physical_ms(present.head.timestamp))
         here = since.incarnation == state.database.incarnation
@@ -81,11 +79,18 @@ class FeedStream(kit.MicroBatches[FeedOffset]):
             raise codes.INVALID_SEQUENCE(f"since {self._options.text('since')} is in the future")
         return FeedOffset(present.store, present.head, state.database.uuid, since, pinned=False)
 
-    def _newest(self, reader: kit.Reader) -> FeedOffset:
-        present = kit.present_in(reader)
-        state = self._feed.state(reader, _at(present))
-        self._check_here(state)
+    def _newest(self) -> FeedOffset:
+        present, state = self._present()
         return FeedOffset(present.store, present.head, state.database.uuid, state.end)
+
+    def _present(self) -> tuple[kit.Present, DatabaseState]:
+        reader = kit.own_reader(self._location)
+        present = kit.present_in(reader)
+        head = present.head
+        commits = kit.PinnedCommits(present.store, head, head, head.revision)
+        state = self._feed.state(reader, commits)
+        self._check_here(state)
+        return present, state
 
     def _next(self, at: FeedOffset, limit: kit.Limit) -> FeedOffset:
         """Return the end of the next batch: the same if no commit has a row of this database."""
@@ -128,10 +133,6 @@ class FeedStream(kit.MicroBatches[FeedOffset]):
                 f"database {self._feed.name!r} was moved to another store: continue there with a "
                 "new checkpoint, with `since` at the last sequence from here"
             )
-
-
-def _at(present: kit.Present) -> kit.PinnedCommits:
-    return kit.PinnedCommits(present.store, present.head, present.head, present.head.revision)
 
 
 def by_commit(rows: Iterable[ChangeRow], form: Form) -> Iterator[tuple[Seq, int, int]]:

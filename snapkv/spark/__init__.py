@@ -14,10 +14,10 @@ text in the session's time zone. See `docs/spark.md`.
 Reading the source: `read_options` defines what can be asked, `pinned_commits` the commits that are
 meant, `read_tasks` what a worker reads, `process_readers` the stores that it keeps open, `schema`
 what Spark gets; `data_source` and `changes_stream` join them. `native_parquet` lets Spark read an
-archive's files instead, `functions` has SQL functions. Writing:
-`key_sink` makes writes of rows, `batch_commits` commits them once. `fleet_members`, `fleet_offsets`
-and `fleet_stream` read many stores at one time, each by the planner and the tasks of one. Other
-formats (that of `cdcmeta.spark`) use the kit `source_kit`.
+archive's files instead, `functions` has SQL functions. Writing: `key_sink` makes writes of rows,
+`batch_commits` commits them once. `fleet_members` and `fleet_stream` read many stores at one time,
+each by the planner and the tasks of one. Other formats (that of `cdcmeta.spark`) use the kit
+`source_kit`.
 """
 
 from snapkv.base.extras import requires_extra

@@ -13,9 +13,15 @@ from snapkv.spark import errors
 from snapkv.spark import native_parquet as native_files
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.functions import FUNCTIONS
-from snapkv.spark.read_options import key_text, option_texts, parsed
+from snapkv.spark.read_options import HISTORY, key_text, option_texts, parsed
 from snapkv.spark.sessions import Times, end_pinned, ensure_registered, register_format
-from snapkv.spark.source_options import STORAGE, absolute, absolute_archive
+from snapkv.spark.source_options import (
+    STORAGE,
+    absolute,
+    absolute_archive,
+    check_free,
+    with_options,
+)
 from snapkv.times import When
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
@@ -30,6 +36,13 @@ _SET_BY_CALL = {
     "readChangeFeed": "read_changes reads changes",
 }
 """The options of the format that every function sets itself, and what its caller gives instead."""
+_OF_RANGE = {"startingTimestamp": "give since", "endingTimestamp": "give until"}
+_OF_DIFFERENCE = {
+    "timestampAsOf": "give t1 and t2",
+    "versionAsOf": "give t1 and t2",
+    "columns": "a difference has its own",
+}
+PARAMETER = "a parameter"
 
 
 def register(spark: SparkSession) -> None:
@@ -76,9 +89,8 @@ def read_snapshot(
     `[SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION]`, and `SourceError` for an invalid time, for a prefix
     of another type than keys, and for options that are parameters.
     """
-    _check_not_set(options, timestampAsOf="give as_of")
-    if as_of is not None:
-        options = _joined(options, Times(options, spark).as_of(as_of))
+    check_free(options, _SET_BY_CALL | {"timestampAsOf": "give as_of"})
+    options = with_options(options, Times(options, spark).as_of(as_of), PARAMETER)
     options |= _archived(archive, storage)
     return _frame(spark, url, prefix, schema, options, native_files.snapshot, native)
 
@@ -103,15 +115,9 @@ def read_changes(
     Spark's own reader is used if `columns` leave `_change_ordinal` out. Raises as `read_snapshot`,
     most of it at the first action.
     """
-    _check_not_set(
-        options,
-        startingTimestamp="give since",
-        startingVersion="give since",
-        endingTimestamp="give until",
-    )
-    times = Times(options, spark)
-    options["readChangeFeed"] = True
-    options = _joined(options, times.bounds(since, until, after=True))
+    check_free(options, _SET_BY_CALL | _OF_RANGE | {"startingVersion": "give since"})
+    bounds = Times(options, spark).bounds(since, until, after=True)
+    options = with_options(options, bounds, PARAMETER) | {"readChangeFeed": True}
     options |= _archived(archive, storage)
     return _frame(spark, url, prefix, schema, options, native_files.changes, native)
 
@@ -133,10 +139,9 @@ def read_history(
     The default of `since` is the oldest moment that compaction left, of `until` now. Raises as
     `read_snapshot`.
     """
-    _check_not_set(options, startingTimestamp="give since", endingTimestamp="give until")
-    times = Times(options, spark)
-    options["view"] = "history"
-    options = _joined(options, times.bounds(since, until, after=False))
+    check_free(options, _SET_BY_CALL | _OF_RANGE)
+    bounds = Times(options, spark).bounds(since, until, after=False)
+    options = with_options(options, bounds, PARAMETER) | {"view": HISTORY}
     options |= _archived(archive, storage)
     return _frame(spark, url, prefix, schema, options)
 
@@ -158,12 +163,7 @@ def diff(
     does not matter. `schema` names the key and the value. Both moments are read completely and
     joined. Raises as `read_snapshot`, and `SourceError` for `columns` and other schemas.
     """
-    _check_not_set(
-        options,
-        timestampAsOf="give t1 and t2",
-        versionAsOf="give t1 and t2",
-        columns="a difference has its own",
-    )
+    check_free(options, _SET_BY_CALL | _OF_DIFFERENCE)
     before, after = (
         _compared(spark, url, when, prefix, schema, options).select(
             "key", F.col("value").alias(name), F.lit(True).alias(f"is_{name}")
@@ -215,24 +215,6 @@ def _comparable(column: Column, kind: DataType) -> Column:
         parts = (_comparable(column.getField(f.name), f.dataType).alias(f.name) for f in kind)
         return F.when(column.isNotNull(), F.struct(*parts))
     return column
-
-
-def _check_not_set(options: Mapping[str, Any], **advice: str) -> None:
-    """Raise `SourceError` for an option that the function sets itself; `advice` says what to do."""
-    advice = _SET_BY_CALL | advice
-    names = {name.lower(): name for name in advice}
-    for name in options:
-        if (known := names.get(name.lower())) is not None:
-            raise errors.INVALID_OPTION(f"no option {known} here: {advice[known]}")
-
-
-def _joined(options: dict[str, Any], added: dict[str, str]) -> dict[str, Any]:
-    """Return options with what parameters add. Raises `SourceError` for one that comes twice."""
-    lowered = {name.lower() for name in options}
-    for name in added:
-        if name.lower() in lowered:
-            raise errors.INVALID_OPTION(f"no option {name} here: a parameter gives it")
-    return options | added
 
 
 def _archived(archive: str | None, storage: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from snapkv.spark import micro_batches
 from snapkv.spark.errors import SourceError
 from snapkv.spark.micro_batches import ChangesOffset, Limit, MicroBatches, Size, moment
 from snapkv.spark.pinned_commits import PinnedCommits, Present, low_of, present_in
-from snapkv.spark.process_readers import verified_reader
+from snapkv.spark.process_readers import own_reader, verified_reader
 from snapkv.spark.read_options import LATEST, ReadOptions, span_of
 from snapkv.spark.read_tasks import InitialTask, Task, changes_tasks, cut_keys
 from snapkv.spark.schema import FrameSchema
@@ -52,7 +52,8 @@ class ChangesReader(MicroBatches[ChangesOffset]):
 
     # --- where it is ---
 
-    def _start(self, reader: Reader) -> ChangesOffset:
+    def _start(self) -> ChangesOffset:
+        reader = own_reader(self._location)
         present = present_in(reader)
         if self._options.has_start:
             mark = self._start_mark(reader, present)
@@ -88,7 +89,8 @@ class ChangesReader(MicroBatches[ChangesOffset]):
         )
         return start == later and start <= present.head.timestamp
 
-    def _newest(self, reader: Reader) -> ChangesOffset:
+    def _newest(self) -> ChangesOffset:
+        reader = own_reader(self._location)
         return ChangesOffset(reader.format.store_id, reader.timeline.head())
 
     # --- how far it may go ---
@@ -100,9 +102,8 @@ class ChangesReader(MicroBatches[ChangesOffset]):
         head = self._head(reader, at.mark)
         if at.after is None and head.ordinal == at.mark.ordinal:
             return at
-        if limit.bounded:
-            return at.at(self._next_commit(reader, at.mark, head, limit))
-        return at.at(head)
+        last = limit.last(self.sizes(reader, at.mark, head, limit)) if limit.bounded else None
+        return at.at(last or head)
 
     def _next_keys(self, reader: Reader, at: ChangesOffset, limit: Limit) -> ChangesOffset:
         state = self._moment_at(reader, at.mark)
@@ -111,9 +112,6 @@ class ChangesReader(MicroBatches[ChangesOffset]):
         pages = source.pages(SCAN, span.start, span.end, keys_only=not limit.sized)
         keys = ((kv.key, 1, len(kv.key) + len(kv.value)) for page in pages for kv in page)
         return at.at(state.high, limit.last(keys))
-
-    def _next_commit(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Mark:
-        return limit.last(self.sizes(reader, low, head, limit)) or head
 
     def sizes(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Iterator[Size]:
         """Yield the commits in (low, head] with what they take of a batch."""

@@ -60,10 +60,8 @@ class SnapKVDataSource(DataSource):
     The constructor pins what is shown: Spark calls it when the DataFrame is made, pickles the
     instance, and all actions share it. With `.schema(...)` Spark calls it only at the first action;
     therefore the option `schema` exists. Spark also calls it for a sink, which has other options
-    and may create the store, so the methods that read raise what is wrong with these.
-
-    Filters are not pushed down: in PySpark 4.1 to 4.3 the narrowed read leaks into other scans of
-    the same DataFrame, which return wrong rows.
+    and may create the store, so the methods that read raise what is wrong with these. Filters are
+    not pushed down (`DESIGN.md`).
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -116,42 +116,30 @@ def cut_of(options: ReadOptions, members: Described, now_ms: int) -> PinnedFleet
             if timestamp is None:
                 timestamp = connections.resolved("all", names, known_only=behind != "error")
             if options.view == SNAPSHOT:
-                timestamp, pins, _ = aligned(
-                    timestamp, pins_at(connections, names, timestamp), connections
-                )
+                at = timestamp
+                pins = connections.each(names, lambda m: m.pin(at, may_stay_closed=False))
+                timestamp, pins, _ = aligned(timestamp, pins, connections)
             else:
                 here = [member.name for member in members if (start or 0) <= member.left]
                 pins = last_pins(connections, here, timestamp)
             pins = allowed(timestamp, pins, behind)
-            return PinnedFleet(timestamp, now_ms, tuple(places_of(pins).values()))
+            places = (_place_of(pin) for pin in pins.values() if pin.moment is not None)
+            return PinnedFleet(timestamp, now_ms, tuple(places))
         finally:
             connections.close()
 
 
-def pins_at(connections: Members, names: Sequence[str], timestamp: int) -> dict[str, Pin]:
-    """Return the members at a time, with the newest commit of each; archives are opened."""
-    return connections.each(names, lambda each: each.pin(timestamp, may_stay_closed=False))
-
-
 def last_pins(connections: Members, names: Sequence[str], timestamp: int) -> dict[str, Pin]:
-    """Return the same, but members that have left by then as they were at last."""
+    """Return members at a time, or as they were when they left; archives are opened."""
     return connections.each(
         names, lambda each: each.pin(min(timestamp, each.member.left), may_stay_closed=False)
     )
 
 
-def places_of(pins: Mapping[str, Pin]) -> dict[str, PinnedMember]:
-    """Return the members of which something is seen, by name."""
-    found = {name: _place_of(pin) for name, pin in pins.items()}
-    return {name: place for name, place in found.items() if place is not None}
-
-
-def _place_of(pin: Pin) -> PinnedMember | None:
-    moment = pin.moment
-    if moment is None:
-        return None
-    connection, reads = pin.connection, pin.reads
+def _place_of(pin: Pin) -> PinnedMember:
+    connection, reads, moment = pin.connection, pin.reads, pin.moment
     assert reads is not None
+    assert moment is not None
     assert connection.store_id is not None
     is_archive = reads.reader.url.startswith("archive:")
     location = location_of_member(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from snapkv.base.clocks import SystemClock
@@ -17,6 +17,8 @@ from snapkv.base.waiting import monotonic, pause
 from snapkv.errors import MembersBehindError, another
 from snapkv.fleet.member import Member
 from snapkv.fleet.member_link import AWAY
+from snapkv.fleet.members import Members, Policy, allowed
+from snapkv.fleet.pin import Pin
 from snapkv.layout import Mark
 from snapkv.reading.reader import Reader
 from snapkv.spark import errors, micro_batches
@@ -29,21 +31,26 @@ from snapkv.spark.fleet_members import (
     cut_of,
     described,
     in_parallel,
+    last_pins,
     location_of_member,
+    open_members,
     planned,
     reading,
 )
-from snapkv.spark.fleet_offsets import ALL, At, FleetOffset, Frontier
 from snapkv.spark.micro_batches import (
     IDLE_S,
     LIMITS_KNOWN,
-    AvailableNow,
+    VERSION,
     ChangesOffset,
-    Idle,
     Limit,
+    Offset,
     Size,
-    default_limit,
-    limit_of,
+    StreamReader,
+    boolean,
+    checking,
+    number,
+    store_and_mark,
+    store_fields,
 )
 from snapkv.spark.read_options import CHANGES, COMMITS, FOR_STREAMS, ReadOptions, policy_of
 from snapkv.spark.read_tasks import BatchReader
@@ -54,6 +61,170 @@ from snapkv.spark.timing import start_of
 from snapkv.store.location import Location
 from snapkv.store.open import Keys, open_to_read
 from snapkv.times import physical_ms
+
+
+class At(NamedTuple):
+    """The place up to which a member was delivered: a commit of a store.
+
+    Before its first commit that has the number 0, and `timestamp` is the time after which the
+    member's changes are still to come.
+    """
+
+    store: bytes
+    mark: Mark
+
+    @staticmethod
+    def after(timestamp: int) -> At:
+        """Return the place of a member of which nothing was delivered, nor will be up to a time."""
+        return At(b"", Mark(timestamp, 0, 0))
+
+    @property
+    def has_commit(self) -> bool:
+        """Whether it names a commit."""
+        return self.mark.ordinal > 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOffset(Offset):
+    """All changes up to a commit of each member were delivered, and up to `timestamp` in all.
+
+    A member that was behind then has an earlier commit, and its next ones come later. `snapshot` is
+    whether the state at these commits is still to be delivered first.
+    """
+
+    timestamp: int
+    members: Mapping[str, At]
+    snapshot: bool = False
+
+    # For example, of a fleet of which the second member had no commit yet:
+    #
+    #     {"v": 1, "ts": 445644800032243719, "snapshot": false, "pinned": true, "members": {
+    #         "eu-1": {"store": "5f..", "rev": 42, "ts": 445644800032243000, "commit": 17},
+    #         "us-1": {"store": "", "rev": 0, "ts": 445644800032243719, "commit": 0}}}
+    def to_json(self) -> dict[str, Any]:
+        """Return what Spark writes into the checkpoint."""
+        return {
+            "v": VERSION,
+            "ts": self.timestamp,
+            "snapshot": self.snapshot,
+            "pinned": self.pinned,
+            "members": {name: store_fields(*at) for name, at in sorted(self.members.items())},
+        }
+
+    @staticmethod
+    def from_json(checkpoint: Mapping[str, Any]) -> FleetOffset:
+        """Return the offset in a checkpoint. Raises `SourceError` for anything else."""
+        with checking(checkpoint):
+            fields = checkpoint["members"]
+            if not isinstance(fields, dict):
+                raise TypeError(f"not members: {fields!r}")
+            members = {name: At(*store_and_mark(each)) for name, each in fields.items()}
+            snapshot, pinned = (boolean(checkpoint[name]) for name in ("snapshot", "pinned"))
+            return FleetOffset(number(checkpoint["ts"]), members, snapshot, pinned=pinned)
+
+    def of(self, member: str) -> At:
+        """Return how far a member was delivered; one that is new begins after this offset."""
+        return self.members.get(member) or At.after(self.timestamp)
+
+
+ALL = "all"
+LATE = ("behind", "missing")
+
+_log = logging.getLogger(__name__)
+
+
+class Frontier:
+    """Finds the ends of a stream's batches; a pickled copy connects to the members anew.
+
+    `late` are the members that were not final at the newest time that was asked for, with the
+    reasons.
+    """
+
+    def __init__(self, members: Described, policy: Policy) -> None:
+        self._members = {member.name: member for member in members}
+        self.names = list(self._members)
+        self.policy, self.late = policy, dict[str, str]()
+        self._connections: Members | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_connections": None}
+
+    def close(self) -> None:
+        """Close the connections; they are opened again when they are needed."""
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
+
+    def resolved(self, policy: Policy | None = None) -> int:
+        """Return the newest time at which as many members as the policy wants are final."""
+        return self._open().resolved(self.policy if policy is None else policy, self.names)
+
+    def start(self, timestamp: int, *, snapshot: bool) -> FleetOffset:
+        """Return the offset from which a new query goes on, perhaps after the state there.
+
+        A member that has left by then is not asked. Raises `MembersBehindError` unless all other
+        members are final then.
+        """
+        here = [name for name in self.names if timestamp < self._members[name].left + snapshot]
+        return replace(self._at(timestamp, here), snapshot=snapshot, pinned=False)
+
+    def end(self, timestamp: int) -> FleetOffset:
+        """Return the offset up to a time. Raises `MembersBehindError` unless all are final then."""
+        return self._at(timestamp, self.names)
+
+    def _at(self, timestamp: int, names: list[str]) -> FleetOffset:
+        pins = allowed(timestamp, last_pins(self._open(), names, timestamp), "error")
+        nothing = At.after(timestamp)
+        return FleetOffset(
+            timestamp, {name: _moved(nothing, pins.get(name), timestamp) for name in self.names}
+        )
+
+    def until(self, at: FleetOffset, timestamp: int) -> FleetOffset:
+        """Return the offset at a later time; the same one if nothing is new.
+
+        Members that are late keep their place; if the policy is "all", all members do.
+        """
+        here = [name for name in self.names if not self._has_ended(name, at)]
+        pins = last_pins(self._open(), here, timestamp)
+        late = {name: pin.why for name, pin in pins.items() if pin.state in LATE}
+        if late.keys() - self.late.keys():
+            _log.warning("members of the fleet are behind: %s", late)
+        self.late = late
+        if self.late and self.policy == ALL:
+            return at
+        found = {name: _moved(at.of(name), pins.get(name), timestamp) for name in self.names}
+        is_same = all(each.mark.ordinal == at.of(name).mark.ordinal for name, each in found.items())
+        if is_same and not at.snapshot:
+            return at
+        return replace(at, timestamp=max(timestamp, at.timestamp), members=found, snapshot=False)
+
+    def check_none_late(self, timestamp: int) -> None:
+        """Raise `MembersBehindError` if a member holds the stream back."""
+        if self.late and self.policy == ALL:
+            raise MembersBehindError(timestamp, self.late)
+
+    def _has_ended(self, name: str, at: FleetOffset) -> bool:
+        """Return whether all that a member did before it left was delivered."""
+        place, left = at.of(name), self._members[name].left
+        if not place.has_commit:
+            return place.mark.timestamp >= left
+        return at.timestamp >= left and self.policy == ALL
+
+    def _open(self) -> Members:
+        if self._connections is None:
+            self._connections = open_members(tuple(self._members.values()))
+        return self._connections
+
+
+def _moved(at: At, pin: Pin | None, timestamp: int) -> At:
+    """Return the place of a member in the offset of a time; the same one if it is late."""
+    if pin is None or pin.state in LATE:
+        return at
+    if pin.moment is None:  # absent
+        return at if at.has_commit else At.after(max(timestamp, at.mark.timestamp))
+    mark, store = pin.moment.mark, pin.connection.store_id
+    assert store is not None
+    return At(store, mark) if mark.ordinal > at.mark.ordinal else at
 
 
 class MemberBatches:
@@ -118,8 +289,9 @@ class MemberBatches:
     ) -> Iterator[Size]:
         at = low if low.has_commit else high
         reader, location = stack.enter_context(self._reading(name, at))
-        start = self._mark_of(reader, name, low)
-        return _named(name, self._stream(name, location).sizes(reader, start, high.mark, limit))
+        with as_source_errors(member=name, advice=DATA_LOSS):
+            start = self._mark_of(reader, name, low)
+            yield from self._stream(name, location).sizes(reader, start, high.mark, limit)
 
     # --- one member ---
 
@@ -165,53 +337,39 @@ def _open_member(member: Member) -> tuple[Keys, Location]:
         return open_to_read(location), location
 
 
-def _named(name: str, sizes: Iterator[Size]) -> Iterator[Size]:
-    with as_source_errors(member=name, advice=DATA_LOSS):
-        yield from sizes
-
-
 PAUSE_S = 0.05
 VERIFIED_S = 5.0
 """The pause between two checks of a stream that finds nothing new whether its members are still the
 same stores, in seconds."""
 
 
-class FleetStream(DataSourceStreamReader, AvailableNow):
+class FleetStream(StreamReader[FleetOffset]):
     """The stream of a fleet's changes, which may begin with a snapshot.
 
-    One process of the driver keeps it while the query runs; workers get a pickled copy. The batch
-    between two offsets is that between two commits of each member, so it never changes. Raises
-    `SourceError` for options that a stream cannot have.
+    The batch between two offsets is that between two commits of each member, so it never changes.
     """
 
+    advice = DATA_LOSS
+    _options: ReadOptions
+
     def __init__(self, options: ReadOptions, members: Described, schema: FrameSchema) -> None:
-        check_none_of(
-            options.texts,
-            (*FOR_BATCHES, "behind"),
-            "for a batch; a stream ends with trigger(availableNow=True), and waits for members "
-            "as `resolved` says",
-        )
+        super().__init__(options, schema, FOR_BATCHES)
+        why = "for a batch; a stream waits for members as `resolved` says"
+        check_none_of(options.texts, ("behind",), why)
         policy = policy_of(options, len(members))
-        if not LIMITS_KNOWN and (limit_of(options).bounded or policy != ALL):
-            raise errors.INVALID_OPTION("limits per trigger and resolved need PySpark 4.2 or newer")
-        self._options, self._schema = options, schema
+        if not LIMITS_KNOWN and policy != ALL:
+            raise errors.INVALID_OPTION("resolved needs PySpark 4.2 or newer")
         self._frontier = Frontier(members, policy)
         self._batches = MemberBatches(options, members, schema)
-        self._initial: FleetOffset | None = None
         self._target: int | None = None
-        self._idle: Idle[FleetOffset] = Idle()
         self._verified: float | None = None
-        self._newest: FleetOffset | None = None
+        self._latest: FleetOffset | None = None
         self._covered: FleetOffset | None = None  # was delivered, or soon is
 
     # --- where it is ---
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts; every call returns the same."""
-        if self._initial is None:
-            with as_source_errors(advice=DATA_LOSS):
-                self._initial = self._start()
-        return self._initial.to_json()
+    def _position(self, checkpoint: Mapping[str, Any]) -> FleetOffset:
+        return FleetOffset.from_json(checkpoint)
 
     def _start(self) -> FleetOffset:
         newest = self._frontier.resolved(ALL)
@@ -221,35 +379,28 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         start = start_of(text, self._options.zone, SystemClock().now_ms(), newest)
         return self._frontier.start(min(max(start - 1, 0), newest), snapshot=False)
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the next batch: the newest final time, or as far as limits allow.
+    def _newest(self) -> FleetOffset:
+        self._covered = self._frontier.end(self._frontier.resolved(ALL))
+        return self._covered
 
-        PySpark before 4.2 passes nothing, and calls this before `initialOffset`.
-        """
-        with as_source_errors(advice=DATA_LOSS):
-            if start is None:
-                self._covered = self._frontier.end(self._frontier.resolved(ALL))
-                return self._covered.to_json()
-            at = FleetOffset.from_json(start)
-            self._batches.check_members(at)
-            if not at.pinned:
-                return at.started().to_json()
-            self._covered = self._next_or_wait(at, limit)
-            return self._covered.to_json()
+    def _end(self, at: FleetOffset, limit: Limit) -> FleetOffset:
+        self._batches.check_members(at)
+        self._covered = self._next_or_wait(at, limit)
+        return self._covered
 
-    def _next_or_wait(self, at: FleetOffset, limit: Any) -> FleetOffset:
+    def _next_or_wait(self, at: FleetOffset, limit: Limit) -> FleetOffset:
         """Return the end of the next batch; if Spark asks again and again, wait for `IDLE_S`."""
         if self._verified is None:
             self._verify(at)
         until = monotonic() + IDLE_S
-        found = self._next(at, limit_of(self._options, limit))
+        found = self._next(at, limit)
         if found == at and monotonic() - (self._verified or 0.0) > VERIFIED_S:
             self._verify(at)
         if found != at or self._target is not None or not self._idle.is_asked_again(at):
             return found
         while found == at and monotonic() < until:
             pause(PAUSE_S)
-            found = self._next(at, limit_of(self._options, limit))
+            found = self._next(at, limit)
         return found
 
     def _next(self, at: FleetOffset, limit: Limit) -> FleetOffset:
@@ -264,7 +415,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
             if target is not None:
                 raise
             return at
-        self._newest = newest
+        self._latest = newest
         if newest == at or at.snapshot or not limit.bounded:
             return newest
         last = self._batches.last_time(at, newest, limit)
@@ -284,16 +435,12 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         with as_source_errors():
             self._target = self._frontier.resolved()
 
-    def getDefaultReadLimit(self) -> Any:
-        """Return the limit of the options."""
-        return default_limit(self._options)
-
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the newest known offset, with metrics, for Spark's progress. No round trip."""
-        end = self._covered or self._newest
+        end = self._covered or self._latest
         if end is None:
             return {}
-        newest = self._newest or end
+        newest = self._latest or end
         behind = (
             at.mark.ordinal - end.of(name).mark.ordinal for name, at in newest.members.items()
         )
@@ -305,28 +452,15 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         }
         return newest.to_json() | {"metrics": metrics}
 
-    def commit(self, end: Mapping[str, Any]) -> None:
-        """Do nothing: the checkpoint is the only state."""
-
     def stop(self) -> None:
         """Close the connections to the members."""
         self._frontier.close()
 
     # --- rows ---
 
-    def partitions(
-        self, start: Mapping[str, Any], end: Mapping[str, Any]
-    ) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, none if it is empty."""
-        first, last = FleetOffset.from_json(start), FleetOffset.from_json(end)
+    def _planned(self, first: FleetOffset, last: FleetOffset) -> Sequence[MemberTask]:
         self._covered = self._covered or last  # a batch that a driver before has planned
-        with as_source_errors(advice=DATA_LOSS):
-            return list(self._batches.tasks(first, last))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a task, from this process's own engine of the member."""
-        if isinstance(partition, MemberTask):
-            yield from partition.batches(partition.location, self._schema, advice=DATA_LOSS)
+        return self._batches.tasks(first, last)
 
 
 class FleetSource:

@@ -1,8 +1,7 @@
 """The table functions of SQL, as in `SELECT * FROM snapkv_as_of('lmdb:./meta', '-1d')`.
 
-When Spark analyses a statement it calls `analyze` in a process beside the driver, which pins what
-the function shows. A worker gets the result, and `eval` yields the rows. A call is one task; for
-millions of rows the format is faster, which has many.
+Spark's analysis calls `analyze`, which pins what the function shows; `eval` yields the rows in a
+worker. A call is one task; for millions of rows the format is faster, which has many.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from snapkv.spark import errors
 from snapkv.spark.data_source import SnapKVDataSource
 from snapkv.spark.read_options import COMMITS, HISTORY, key_text, option_texts
 from snapkv.spark.sessions import Times
+from snapkv.spark.source_options import check_free, with_options
 
 
 @dataclass
@@ -131,9 +131,7 @@ class _Arguments:
     ) -> None:
         self._values = {name: _value(name, each) for name, each in arguments.items()}
         texts = {name: _value(name, each) for name, each in options.items()}
-        for name in texts:
-            if name.lower() in ("store", "path"):
-                raise errors.INVALID_OPTION(f"no option {name} here: url gives it")
+        check_free(texts, dict.fromkeys(("store", "path"), "url gives it"))
         self.options = option_texts({"store": _value("url", url)} | texts)
         self.times = Times(self.options)
 
@@ -171,11 +169,7 @@ def _value(name: str, argument: AnalyzeArgument | None) -> Any:
 
 def _planned(options: Mapping[str, str], **made: str) -> Planned:
     """Return the columns and the reader of a call; `made` are the options of its arguments."""
-    given = {name.lower() for name in options}
-    for name in made:
-        if name.lower() in given:
-            raise errors.INVALID_OPTION(f"no option {name} here: an argument gives it")
-    source = SnapKVDataSource({**options, **made})
+    source = SnapKVDataSource(with_options(options, made, "an argument"))
     schema = source.schema()
     if not isinstance(schema, StructType):
         raise errors.INVALID_OPTION(

@@ -1,8 +1,7 @@
 """The sink: workers encode rows, the driver commits them, in as few commits as they fit into.
 
-Spark runs `write` in a worker for each partition, and hands what it returns to `commit` on the
-driver, after all of them succeeded. So a task that fails writes nothing, and rows that fit into
-one commit appear together.
+Spark runs `write` in a worker for each partition, and after all of them succeeded it hands what
+they return to `commit` on the driver.
 """
 
 from __future__ import annotations

@@ -34,17 +34,31 @@ _UINT64 = range(1 << 64)
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOffset(ABC):
-    """How far a stream of one store is: up to a commit; its checkpoints contain it.
+class Offset(ABC):
+    """How far a stream is; its checkpoints contain it.
 
     `pinned` is False only in the first offset of a new query, which Spark asks for twice and does
     not log. The next offset differs in `pinned` only: its batch is empty, and it puts the start
     into Spark's log.
     """
 
+    pinned: bool = field(default=True, kw_only=True)
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return what Spark writes into the checkpoint."""
+
+    def started(self) -> Self:
+        """Return the first offset as Spark logs it."""
+        return replace(self, pinned=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset(Offset):
+    """How far a stream of one store is: up to a commit."""
+
     store: bytes
     mark: Mark
-    pinned: bool = field(default=True, kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint."""
@@ -54,10 +68,6 @@ class StreamOffset(ABC):
     @abstractmethod
     def fields(self) -> dict[str, Any]:
         """Return the fields of this kind of stream."""
-
-    def started(self) -> Self:
-        """Return the first offset as Spark logs it."""
-        return replace(self, pinned=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +269,6 @@ PAUSE_MIN_S, PAUSE_MAX_S = 0.005, 0.05
 _log = logging.getLogger(__name__)
 
 
-At = TypeVar("At", bound=StreamOffset)
 Where = TypeVar("Where")
 
 
@@ -275,7 +284,10 @@ class Idle(Generic[Where]):
         return last is not None and last[0] == at and self._last[1] - last[1] < AGAIN_S
 
 
-class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
+Place = TypeVar("Place", bound=Offset)
+
+
+class StreamReader(DataSourceStreamReader, Generic[Place], AvailableNow):
     """Answers Spark where a stream is and how far it may go, and reads the rows in between.
 
     One process of the driver keeps it while the query runs; workers get a pickled copy.
@@ -289,12 +301,8 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         self, options: SourceOptions, schema: BatchSchema, for_batches: Collection[str]
     ) -> None:
         self._location, self._schema, self._options = options.location, schema, options
-        self._fails = options.flag("failOnDataLoss", default=True)
-        self._initial: At | None = None
-        self._target: Mark | None = None
-        self._idle: Idle[At] = Idle()
-        self._covered: Mark | None = None  # all commits up to it were delivered, or soon are
-        self._losses: dict[int, int] = {}  # by the number of the last commit that was delivered
+        self._initial: Place | None = None
+        self._idle: Idle[Place] = Idle()
         check_none_of(
             options.texts, for_batches, "for a batch; a stream ends with trigger(availableNow=True)"
         )
@@ -304,16 +312,81 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
     # --- what each kind of stream does in its own way ---
 
     @abstractmethod
-    def _position(self, checkpoint: Mapping[str, Any]) -> At:
+    def _position(self, checkpoint: Mapping[str, Any]) -> Place:
         """Return the position in a checkpoint. Raises `SourceError`."""
 
     @abstractmethod
-    def _start(self, reader: Reader) -> At:
+    def _start(self) -> Place:
         """Return where a new query starts, with `pinned` False."""
 
     @abstractmethod
-    def _newest(self, reader: Reader) -> At:
+    def _newest(self) -> Place:
         """Return the newest position."""
+
+    @abstractmethod
+    def _end(self, at: Place, limit: Limit) -> Place:
+        """Return the end of the next batch; the same position, after a wait, if nothing is new."""
+
+    @abstractmethod
+    def _planned(self, first: Place, last: Place) -> Sequence[Task]:
+        """Return the tasks of a batch."""
+
+    # --- what Spark asks ---
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts; every call returns the same."""
+        if self._initial is None:
+            with as_source_errors():
+                self._initial = self._start()
+        return self._initial.to_json()
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """Return the end of the next batch: the newest commit, or as far as limits allow.
+
+        PySpark before 4.2 passes nothing, and calls this before `initialOffset`.
+        """
+        with as_source_errors(advice=self.advice):
+            if start is None:
+                return self._newest().to_json()
+            at = self._position(start)
+            if not at.pinned:
+                return at.started().to_json()
+            return self._end(at, limit_of(self._options, limit)).to_json()
+
+    def getDefaultReadLimit(self) -> Any:
+        """Return the limit of the options."""
+        return default_limit(self._options)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Do nothing: the checkpoint is the only state."""
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        """Return the tasks of a batch, none if it is empty."""
+        with as_source_errors(advice=self.advice):
+            return self._planned(self._position(start), self._position(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a task, from this process's own engine."""
+        if isinstance(partition, Task):
+            yield from partition.batches(self._location, self._schema, advice=self.advice)
+
+
+At = TypeVar("At", bound=StreamOffset)
+
+
+class MicroBatches(StreamReader[At]):
+    """The stream of one store."""
+
+    def __init__(
+        self, options: SourceOptions, schema: BatchSchema, for_batches: Collection[str]
+    ) -> None:
+        super().__init__(options, schema, for_batches)
+        self._fails = options.flag("failOnDataLoss", default=True)
+        self._target: Mark | None = None
+        self._covered: Mark | None = None  # all commits up to it were delivered, or soon are
+        self._losses: dict[int, int] = {}  # by the number of the last commit that was delivered
 
     @abstractmethod
     def _next(self, at: At, limit: Limit) -> At:
@@ -325,31 +398,14 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
     # --- where it is ---
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts; every call returns the same."""
-        if self._initial is None:
-            with as_source_errors():
-                self._initial = self._start(own_reader(self._location))
-        return self._initial.to_json()
-
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the next batch: the newest commit, or as far as limits allow.
-
-        PySpark before 4.2 passes nothing, and calls this before `initialOffset`.
-        """
-        with as_source_errors(advice=self.advice):
-            if start is None:
-                return self._newest(own_reader(self._location)).to_json()
-            at = self._position(start)
-            self._covered = None
-            if not at.pinned:
-                return at.started().to_json()
-            found = self._next(at, limit_of(self._options, limit))
-            if found == at and self._idle.is_asked_again(at):
-                self._wait_for_a_commit(at)
-                found = self._next(at, limit_of(self._options, limit))
-            self._covered = self._covered or found.mark
-            return found.to_json()
+    def _end(self, at: At, limit: Limit) -> At:
+        self._covered = None
+        found = self._next(at, limit)
+        if found == at and self._idle.is_asked_again(at):
+            self._wait_for_a_commit(at)
+            found = self._next(at, limit)
+        self._covered = self._covered or found.mark
+        return found
 
     def _wait_for_a_commit(self, at: At) -> None:
         """Wait until there is a newer commit, for `IDLE_S` at most: Spark asks all the time."""
@@ -365,17 +421,13 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         with as_source_errors():
             self._target = own_reader(self._location).timeline.head()
 
-    def getDefaultReadLimit(self) -> Any:
-        """Return the limit of the options."""
-        return default_limit(self._options)
-
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the newest position, for the progress that Spark shows, and the metrics.
 
         A Python source has no other way to say them: only a reported offset is shown as it is.
         """
         with as_source_errors():
-            newest = self._newest(own_reader(self._location))
+            newest = self._newest()
         mark = newest.mark
         end = self._covered or mark
         metrics = {
@@ -384,9 +436,6 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             "commitsLost": self.lost,
         }
         return newest.to_json() | {"metrics": metrics}
-
-    def commit(self, end: Mapping[str, Any]) -> None:
-        """Do nothing: the checkpoint is the only state."""
 
     def stop(self) -> None:
         """Do nothing: the process that has the engine open ends with the query."""
@@ -416,15 +465,10 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
 
     # --- rows ---
 
-    def partitions(
-        self, start: Mapping[str, Any], end: Mapping[str, Any]
-    ) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, none if it is empty."""
-        first, last = self._position(start), self._position(end)
+    def _planned(self, first: At, last: At) -> Sequence[Task]:
         self._covered = self._covered or last.mark  # a batch that a driver before has planned
-        with as_source_errors(advice=self.advice):
-            reader = verified_reader(self._location, first.store, first.mark)
-            return self.planned(reader, first, last)
+        reader = verified_reader(self._location, first.store, first.mark)
+        return self.planned(reader, first, last)
 
     def planned(self, reader: Reader, first: At, last: At) -> list[Task]:
         """Return the tasks of a batch that begins in a reader's store; raise if its end is not."""
@@ -436,11 +480,6 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
     def lost(self) -> int:
         """The number of commits that compaction removed unread since the query started."""
         return sum(self._losses.values())
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a task, from this process's own engine."""
-        if isinstance(partition, Task):
-            yield from partition.batches(self._location, self._schema, advice=self.advice)
 
 
 def moment(reader: Reader, mark: Mark) -> PinnedCommits:

@@ -92,8 +92,5 @@ def holds(reader: Reader, store: bytes, mark: Mark) -> bool:
 
 def mark_in(reader: Reader, found: RangeResult) -> Mark:
     """Return the mark that a read of the timestamp key found; without one, the creation."""
-    return (
-        reader.timeline.tracker.mark_in(found.kvs[0])
-        if found.kvs
-        else reader.timeline.tracker.creation
-    )
+    tracker = reader.timeline.tracker
+    return tracker.mark_in(found.kvs[0]) if found.kvs else tracker.creation

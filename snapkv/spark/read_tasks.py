@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,7 +17,7 @@ from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.live_and_archive import JoinedEngine, archive_of
 from snapkv.archive.manifest import File
 from snapkv.archive.state_rows import changes_of
-from snapkv.engine.contract import Engine, RangePiece, Replay
+from snapkv.engine.contract import RangePiece, Replay
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.reading import arrow, change_tables, tables
@@ -296,20 +297,15 @@ def _archived(reader: Reader, commits: PinnedCommits, parts: int) -> list[Pinned
     low, high = commits.low.revision, commits.high.revision
     if archive is None or low < archive.manifest.since:
         return []
-    files = [file for file in archive.manifest.of_kind("delta") if low < file.high]
-    files = [file for file in files if file.low <= high]
+    files = archive.manifest.of_kind("delta", low + 1, high)
     rows = sum(file.rows for file in files)
-    if not files or (rows < LIVE_ROWS and _is_live(reader.engine, low)):
+    live = reader.engine.live if isinstance(reader.engine, JoinedEngine) else None
+    if not files or (live is not None and rows < LIVE_ROWS and low >= live.compacted_revision()):
         return []
     ends = _ends(files, min(parts, max(1, rows // ARCHIVED_TASK_ROWS)))
     marks = [mark_at(reader, end) for end in ends if end < high]
     last = commits.high if files[-1].high >= high else mark_at(reader, files[-1].high)
     return [commits.between(a, b) for a, b in pairwise([commits.low, *marks, last])]
-
-
-def _is_live(engine: Engine, revision: int) -> bool:
-    """Return whether a live engine still has the changes after a revision."""
-    return isinstance(engine, JoinedEngine) and revision >= engine.live.compacted_revision()
 
 
 def _ends(files: Sequence[File], parts: int) -> list[int]:
@@ -352,13 +348,10 @@ class ArchivedTask(Task):
         return next((m for m in known if m.revision == revision), None) or mark_at(reader, revision)
 
 
-def present_of(options: SourceOptions) -> Present:
-    """Return the store, its newest commit, the clock; two round trips. Raises `SourceError`."""
-    with as_source_errors(), open_to_read(options.location) as opened:
-        return present_in(opened.reader)
+Options = TypeVar("Options", bound=SourceOptions)
 
 
-def located(options: ReadOptions) -> tuple[ReadOptions, Present]:
+def located(options: Options) -> tuple[Options, Present]:
     """Return options with the name of the store, which an archive knows, and the present.
 
     Two round trips. Raises `SourceError`.

@@ -1,9 +1,8 @@
 """Spark sessions: their registered formats, their time zone, and Spark Connect.
 
-On classic Spark the format pins what a DataFrame shows when it is made. A client of Spark Connect
-sends its plan with every action, and the server makes a new source from it. So the plan must name
-its end: the calls of `snapkv.spark` ask the server for the newest commit once and name that, and
-the format rejects a plan that could show something else at the next action.
+A client of Spark Connect sends its plan with every action, so the plan must name its end: the calls
+of `snapkv.spark` ask for the newest commit once and name that, and the format rejects a plan that
+could show something else at the next action.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from snapkv.spark.micro_batches import (
     store_and_mark,
 )
 from snapkv.spark.pinned_commits import BACKWARDS, PinnedCommits, Present, moment_of, present_in
-from snapkv.spark.process_readers import verified_reader
-from snapkv.spark.read_tasks import BatchReader, Task, cut_keys, present_of
+from snapkv.spark.process_readers import own_reader, verified_reader
+from snapkv.spark.read_tasks import BatchReader, Task, cut_keys, located
 from snapkv.spark.schema import BatchSchema, arrow_schema, mismatch
 from snapkv.spark.sessions import Times, ensure_registered, register_format
 from snapkv.spark.source_options import (
@@ -37,6 +37,7 @@ from snapkv.spark.source_options import (
     SourceOptions,
     absolute,
     canonical_names,
+    check_free,
     check_one_of,
     location_of,
     open_to_write,

@@ -122,6 +122,20 @@ def check_none_of(texts: Iterable[str], names: Collection[str], why: str) -> Non
             raise errors.INVALID_OPTION(f"{name} is {why}")
 
 
+def check_free(options: Iterable[str], taken: Mapping[str, str]) -> None:
+    """Raise `SourceError` for an option that a call sets itself; `taken` says what to give."""
+    names = {name.lower(): name for name in taken}
+    for name in options:
+        if (known := names.get(name.lower())) is not None:
+            raise errors.INVALID_OPTION(f"no option {known} here: {taken[known]}")
+
+
+def with_options(options: Mapping[str, Any], added: Mapping[str, str], by: str) -> dict[str, Any]:
+    """Return options with what parameters add. Raises `SourceError` for one that comes twice."""
+    check_free(options, dict.fromkeys(added, f"{by} gives it"))
+    return {**options, **added}
+
+
 def zone_in(texts: Mapping[str, str]) -> tzinfo | None:
     """Return the time zone of the option `timeZone`, None without it. Raises `SourceError`."""
     return zone_of(texts["timeZone"]) if "timeZone" in texts else None

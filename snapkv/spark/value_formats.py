@@ -79,18 +79,21 @@ class ValueDecoder:
         if value is None:
             return None
         try:
-            return _parsed(value) if self._format == JSON else _unpacked(value)
+            if self._format == JSON:
+                return _parsed(value)
+            return msgpack.unpackb(value, timestamp=3, strict_map_key=False)
         except MISFITS as e:
             self._malformed(n, found, f"is not {self._format}: {_shown(e)}")
             return None
 
     def _column(self, field: pa.Field, decoded: list[Any], found: Arrays) -> pa.Array:
         convert = converter(field.type, self._format)
-        take = _whole if field.name == WHOLE else _part
         cells: list[Any] = []
         for n, value in enumerate(decoded):
             try:
-                part = None if value is None else take(value, field.name)
+                part = value
+                if value is not None and field.name != WHOLE:
+                    part = _of(dict, value).get(field.name)
                 cells.append(None if part is None else convert(part))
             except MISFITS as e:
                 self._misfit(n, found, field, e)
@@ -155,20 +158,8 @@ def _parsed_int(text: str) -> int:
     return _Integer(text) if text == "-0" or len(text) > _DIGITS_MAX else int(text)
 
 
-def _unpacked(value: bytes) -> Any:
-    return msgpack.unpackb(value, timestamp=3, strict_map_key=False)
-
-
 def _shown(error: Exception) -> str:
     return (str(error) or type(error).__name__)[: 2 * SHOWN_MAX]
-
-
-def _whole(value: Any, _: str) -> Any:
-    return value
-
-
-def _part(value: Any, name: str) -> Any:
-    return _of(dict, value).get(name)
 
 
 def converter(kind: pa.DataType, format_: str) -> Convert:
@@ -288,9 +279,9 @@ def _decimal(value: Any) -> Decimal:
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode()
-    if isinstance(value, str | datetime):
-        return str(value) if isinstance(value, str) else value.isoformat()
-    return json_text(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str) else json_text(value)
 
 
 def json_text(value: Any) -> str:

@@ -12,7 +12,7 @@ from stream_queries import LIMITS, Checkpoint, needs_limits, refused_by
 from snapkv import to_datetime
 from snapkv.layout import Mark
 from snapkv.spark import fleet_stream, micro_batches
-from snapkv.spark.fleet_offsets import At, FleetOffset
+from snapkv.spark.fleet_stream import At, FleetOffset
 from snapkv.spark.micro_batches import LIMITS_KNOWN
 
 pytestmark = pytest.mark.slow
