@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from snapkv.base.concurrency import here
 from snapkv.errors import EngineUnavailableError
+
+T = TypeVar("T")
 
 monotonic = time.monotonic
 """Returns seconds of a clock that never goes back; deadlines count in them."""
@@ -42,6 +45,34 @@ def pause_unless(stop: StopEvent, seconds: float) -> None:
     until = monotonic() + seconds
     while not stop.is_set() and (left_s := until - monotonic()) > 0:
         pause(min(left_s, STOP_LOOK_S))
+
+
+def in_thread(work: Callable[[], T], name: str, seconds: float) -> T:
+    """Return what a function returns in a thread, which is left behind after `seconds`.
+
+    For what cannot be interrupted, such as resolving a name. Raises what the function raises,
+    `TimeoutError` when the time is over, and `OSError` if no thread can be started.
+    """
+    outcome: list[tuple[T | None, Exception | None]] = []
+
+    def run() -> None:
+        try:
+            outcome.append((work(), None))
+        except Exception as e:
+            outcome.append((None, e))
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as e:  # no more threads, or the process ends
+        raise OSError(str(e)) from e
+    here().join(thread, bounded(seconds))
+    if not outcome:
+        raise TimeoutError(f"no complete answer in {seconds:g} s")
+    found, error = outcome[0]
+    if error is not None:
+        raise error
+    return cast(T, found)
 
 
 _UNBOUNDED = float("inf")

@@ -21,7 +21,6 @@ from snapkv.committer.queue import Call, CommitQueue
 from snapkv.committer.recovery import CommitCounts, Recovery, Undecided
 from snapkv.committer.request import (
     ABOUT_ONE,
-    CommitHistory,
     FailedGuards,
     Request,
     SentRequest,
@@ -45,6 +44,7 @@ from snapkv.errors import (
 from snapkv.hooks import CommitEvent, LostRoundEvent, Notifier, Outcome, TickEvent
 from snapkv.layout import Layout, Mark, StampRecord, stamp_of
 from snapkv.model import Build, Commit, Ops, Stamp
+from snapkv.timeline import Timeline
 
 # --- the other stores of a process, whose timestamps a commit must exceed ---
 # A commit that depends on what was read from another store must have a larger timestamp. Almost
@@ -104,7 +104,7 @@ class Committer:
         engine: Engine,
         layout: Layout,
         clock: HybridClock,
-        history: CommitHistory,
+        history: Timeline,
         *,
         created: int,
         writer: str,

@@ -16,7 +16,6 @@ from typing import TypeVar
 from snapkv.base.waiting import monotonic, no_later_than, pause, perf_counter
 from snapkv.committer.operations import Check
 from snapkv.committer.request import (
-    CommitHistory,
     SentRequest,
     Verdict,
     error_of,
@@ -34,6 +33,7 @@ from snapkv.errors import (
 )
 from snapkv.hooks import FenceEvent, FenceOutcome, Notifier
 from snapkv.layout import Mark, StampRecord
+from snapkv.timeline import Timeline
 from snapkv.times import dated
 
 # --- what a committer has done since it was made ---
@@ -41,22 +41,18 @@ from snapkv.times import dated
 
 @dataclass(slots=True)
 class CommitCounts:
-    """Counts of one committer. The leader changes them, or a thread that holds the queue's lock."""
+    """Counts of one committer, as `Stats` describes them.
+
+    The leader changes them, or a thread that holds the queue's lock.
+    """
 
     commits: int = 0
-    """Calls that landed, without ticks."""
     transactions: int = 0
-    """Transactions that landed; calls that share one count once."""
     ticks: int = 0
-    """Ticks that succeeded, also by the timestamp of another commit."""
     conflicts: int = 0
-    """Calls whose guards failed."""
     lost_rounds: int = 0
-    """Transactions that were sent again because another process committed first."""
     fences: int = 0
-    """Transactions without an answer whose outcome had to be found out by a fence."""
     unknown_outcomes: int = 0
-    """Calls that ended with `CommitUnknownError`."""
 
 
 # --- recovery ---
@@ -106,7 +102,7 @@ class Recovery:
         self,
         engine: Engine,
         ts_key: bytes,
-        history: CommitHistory,
+        history: Timeline,
         writer: str,
         rng: random.Random,
         on_seen: Callable[[int], None],

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from snapkv.committer.operations import Check, Operations
 from snapkv.engine.contract import (
     Compare,
-    Header,
     KeyValue,
     Op,
     OutcomeUnknown,
@@ -46,33 +45,6 @@ class Verdict(Enum):
     LANDED = "landed"
     DEAD = "dead"
     UNDECIDABLE = "undecidable"
-
-
-class KnownMarks(Protocol):
-    """What the committer needs of the marks that are known."""
-
-    newest: Mark
-    """The newest mark seen so far."""
-
-    def add_own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
-        """Add a commit of this process: the mark it replaced, its own, the newest when sent."""
-
-
-class CommitHistory(Protocol):
-    """What the committer needs of the time line."""
-
-    @property
-    def tracker(self) -> KnownMarks:
-        """The marks that are known."""
-
-    def find(self, timestamp: int) -> tuple[Mark, StampRecord] | None:
-        """Return the commit with exactly this timestamp; `CompactedError` if it was compacted."""
-
-    def oldest(self) -> Mark:
-        """Return the oldest mark that compaction left."""
-
-    def verify(self, mark: Mark) -> None:
-        """Raise `StoreRestoredError` if the engine holds another history than that of a mark."""
 
 
 @dataclass(slots=True)

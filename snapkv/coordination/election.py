@@ -327,12 +327,7 @@ class Election(Closing):
         session: Session | None = None,
         ttl: float = TTL_S,
     ) -> None:
-        """Prepare a candidate; no round trip. Without a session, each campaign makes its own.
-
-        `writer` is the name in such a session's record.
-
-        Raises `InvalidTypeError`, `InvalidKeyError`, `InvalidOptionError`, `StoreClosedError`.
-        """
+        """Prepare a candidate, as `store.election`; `writer` is in the records of its sessions."""
         check_ttl(ttl)
         if session is not None and not isinstance(session, Session):
             raise InvalidTypeError(f"a session is a Session, not {type(session).__name__}")

@@ -88,12 +88,7 @@ class Session(Closing):
     """
 
     def __init__(self, core: Reader, writer: str, ttl: float = TTL_S, value: bytes = b"") -> None:
-        """Grant a lease and write the session's key with the writer's name; two round trips.
-
-        Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`, `StoreClosedError`,
-        `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`, and
-        `SessionLostError` if that took longer than the lease lasts.
-        """
+        """Grant a lease and write the session's key with the writer's name: `store.session`."""
         check_ttl(ttl)
         check_bytes("value", value)
         self.value = value

@@ -11,7 +11,7 @@ from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
 from snapkv.engine.contract import Range, WatchBatch
 from snapkv.errors import CompactedError, NotObservedError
-from snapkv.layout import CREATION_ORDINAL, Keyspace, Mark, RawKeyspace, StampRecord
+from snapkv.layout import CREATION_ORDINAL, Mark, RawKeyspace, StampRecord
 from snapkv.model import Changes, Commit, K, Version
 from snapkv.reading import history as _history
 from snapkv.reading.change_replay import first_after
@@ -19,7 +19,15 @@ from snapkv.reading.deadline import bounds, within
 from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
-from snapkv.reading.watches import MarkedWatch, Watch, changed_at, deadline_of, left_of, mark_after
+from snapkv.reading.watches import (
+    MarkedWatch,
+    Watch,
+    WatchRequest,
+    changed_at,
+    deadline_of,
+    left_of,
+    mark_after,
+)
 from snapkv.timeline import RevisionPolicy
 from snapkv.timeline.continuity import ContinuousWatcher
 from snapkv.timeline.moment import Moment, compaction_error
@@ -130,28 +138,19 @@ class ObservedWatch(MarkedWatch[K]):
     All writes since the tick before are held in memory.
     """
 
-    def __init__(
-        self,
-        core: Reader,
-        space: Keyspace,
-        prefix: K | None,
-        mark: Mark,
-        head: Mark,
-        first: int,
-        after: int,
-        timeout: float | None,
-    ) -> None:
-        """Follow from revision `first` on the ticks after `mark` that are newer than `after`."""
-        super().__init__(core, space, prefix, mark, head, after, timeout)
+    def __init__(self, wanted: WatchRequest, first: int) -> None:
+        """Follow the ticks, and the changes from revision `first` on."""
+        super().__init__(wanted)
         self._tick: tuple[Mark, StampRecord] | None = None  # the next one once it is known
         self._held: list[WatchBatch] = []  # changes up to `_taken`, after `_mark`, by revision
         self._ahead: WatchBatch | None = None  # the changes of one revision, not yet taken
-        self._ticked, self._taken = max(mark.revision, first - 1), first - 1  # known up to here
+        self._ticked = max(wanted.mark.revision, first - 1)  # all ticks up to it are known
+        self._taken = first - 1  # and all changes up to this
         self._first = first  # of the revisions that the next tick stamps
         self._ticks = self._watch_ticks()
         self._reopened = 0  # of the ticks, when the stream of changes was opened
-        self._changes = core.timeline.watch(*self._range, first, self._verify)
-        core.follow(self)
+        self._changes = self._core.timeline.watch(*self._range, first, self._verify)
+        self._core.follow(self)
 
     def _watch_ticks(self) -> ContinuousWatcher:
         timeline = self._core.timeline
@@ -366,7 +365,8 @@ class Observed(KeyspaceReads[K, bytes], Closing):
         with within(self._read_timeout):
             head = core.timeline.head()
             mark, first, after = self._watched_from(since, head)
-        return ObservedWatch(core, self._space, prefix, mark, head, first, after, timeout)
+        wanted = WatchRequest(core, self._space, prefix, mark, head, after, timeout)
+        return ObservedWatch(wanted, first)
 
     def _watched_from(self, since: When | None, head: Mark) -> tuple[Mark, int, int]:
         """Return the mark to follow from, the first revision, and the timestamp that was seen."""

@@ -15,7 +15,7 @@ from snapkv.reading.deadline import bounds, within
 from snapkv.reading.decoding import Decoding, entry_of
 from snapkv.reading.reader import Reader, revisions_at
 from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.watches import StoreWatch, Watch
+from snapkv.reading.watches import StoreWatch, Watch, WatchRequest
 from snapkv.timeline import READS_MAX
 from snapkv.times import When, names_revision
 
@@ -399,6 +399,5 @@ class View(KeyspaceReads[K, V]):
             else:
                 after = self._core.resolve(since)
                 mark = timeline.at(after).mark
-            return StoreWatch(
-                self._core, self._space, prefix, mark, head, after, timeout, self._decoding
-            )
+            more = after, timeout, self._decoding
+            return StoreWatch(WatchRequest(self._core, self._space, prefix, mark, head, *more))

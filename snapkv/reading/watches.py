@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
@@ -87,20 +87,27 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
         return found
 
 
+class WatchRequest(NamedTuple):
+    """What a watch follows: the keys with a prefix (None: all of the keyspace), after a mark.
+
+    `head` is the newest mark, `after` the timestamp up to which the caller has seen all.
+    """
+
+    core: Reader
+    space: Keyspace
+    prefix: str | bytes | None
+    mark: Mark
+    head: Mark
+    after: int
+    timeout: float | None
+    decoding: Decoding[Any] | None = None
+
+
 class MarkedWatch(Watch[K, V]):
     """A watch along the marks of a time line, which its `step` takes one by one."""
 
-    def __init__(
-        self,
-        core: Reader,
-        space: Keyspace,
-        prefix: str | bytes | None,
-        mark: Mark,
-        head: Mark,
-        after: int,
-        timeout: float | None,
-        decoding: Decoding[V] | None = None,
-    ) -> None:
+    def __init__(self, wanted: WatchRequest) -> None:
+        core, space, prefix, mark, head, after, timeout, decoding = wanted
         super().__init__(timeout, decoding)
         self._core, self._space, self._mark, self._head = core, space, mark, head
         self._range = space.range_of(space.default_prefix if prefix is None else prefix)
@@ -143,21 +150,11 @@ class MarkedWatch(Watch[K, V]):
 class StoreWatch(MarkedWatch[K, V]):
     """A watch of a store: changes and their timestamp arrive together."""
 
-    def __init__(
-        self,
-        core: Reader,
-        space: Keyspace,
-        prefix: K | None,
-        mark: Mark,
-        head: Mark,
-        after: int,
-        timeout: float | None,
-        decoding: Decoding[V] | None = None,
-    ) -> None:
-        super().__init__(core, space, prefix, mark, head, after, timeout, decoding)
+    def __init__(self, wanted: WatchRequest) -> None:
+        super().__init__(wanted)
         self._unstamped: dict[bytes, KeyEvent] = {}
         self._watcher = self._watch()
-        core.follow(self)
+        self._core.follow(self)
 
     def _watch(self) -> ContinuousWatcher:
         """Watch the whole store, so that changes and their timestamp arrive together."""

@@ -57,6 +57,7 @@ from snapkv.store.location import COMMON_OPTIONS, DEFAULT_NAME, Location, open_e
 from snapkv.store.store import SnapshotKV
 from snapkv.store.store_writer import StoreWriter, check_timeout
 from snapkv.timeline import RING_SLOTS, Timeline
+from snapkv.timeline.tracker import Tracker
 from snapkv.times import duration_ms
 
 STORE_VARIABLE = "SNAPKV_STORE"
@@ -294,19 +295,20 @@ def open_reader(
 
             engine = joined(engine, settings.archive, settings.storage)
         layout, clock = _layout(engine, settings), settings.hybrid
-        timeline = Timeline(
+        tracker = Tracker(
             engine,
             layout.ts,
             ring_slots=settings.ring_slots,
             on_seen=clock.merge,
             unmarked=clock.unmarked,
         )
+        timeline = Timeline(tracker)
         ts, stamp, record, header = open_keys(
             engine, layout, settings.writer_name, create=settings.create
         )
         if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
             check(layout, record, ts.create_revision)
-        timeline.tracker.open(ts, header)
+        tracker.open(ts, header)
         notify = None
         if settings.checked_hooks:
             notify = Notifier(settings.checked_hooks, StoreLabel(url, layout.name))

@@ -7,12 +7,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
-from weakref import ref
 
 from snapkv.base.waiting import check_in_time
-from snapkv.clock import Unmarked
 from snapkv.engine.bulk_reads import replayed
-from snapkv.engine.contract import REVISION_MAX, Engine, KeyValue, Range
+from snapkv.engine.contract import REVISION_MAX, KeyValue, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.hooks import Path
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, stamps_of
@@ -60,18 +58,8 @@ class Timeline:
 
     at_head = True
 
-    def __init__(
-        self,
-        engine: Engine,
-        key: bytes,
-        *,
-        ring_slots: int,
-        on_seen: Callable[[int], None],
-        unmarked: set[ref[Unmarked]] | None = None,
-    ) -> None:
-        self.tracker = Tracker(
-            engine, key, ring_slots=ring_slots, on_seen=on_seen, unmarked=unmarked
-        )
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
         self.taken: TakenPath | None = None
         """Where the paths of lookups are noted, if they are counted."""
 

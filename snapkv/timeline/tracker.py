@@ -210,7 +210,7 @@ class Tracker:
         *,
         ring_slots: int,
         on_seen: Callable[[int], None],
-        unmarked: set[ref[Unmarked]] | None = None,
+        unmarked: set[ref[Unmarked]] | None,
     ) -> None:
         self.engine, self.key, self.on_seen = engine, key, on_seen
         self.ring = Ring(ring_slots)

@@ -16,7 +16,8 @@ FLOORS = [
         snapkv.base snapkv.model
         snapkv.times snapkv.codecs snapkv.hooks snapkv.layout snapkv.tuples snapkv.rendering
         snapkv.clock snapkv.engine snapkv.web
-        snapkv.committer snapkv.timeline snapkv.archive
+        snapkv.timeline snapkv.archive
+        snapkv.committer
         snapkv.reading
         snapkv.coordination
         snapkv.store

@@ -156,22 +156,30 @@ class ClusterClient:
 
     # --- calls that may be repeated ---
 
-    def read(self, method: Method[Q, A], request: Q, timeout: float | None = None) -> A:
+    def read(
+        self,
+        method: Method[Q, A],
+        request: Q,
+        timeout: float | None = None,
+        *,
+        with_token: bool = True,
+    ) -> A:
         """Call one endpoint after another until one answers.
 
         Raises `EngineUnavailableError` after `timeout` seconds, the cluster's own errors, and
-        `CallFailed` with the text `COMPACTED` or `FUTURE`.
+        `CallFailed` with the text `COMPACTED`, `FUTURE` or `AUTH_NOT_ENABLED`.
         """
         bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
         check_in_time()
         deadline, tries, renewals = monotonic() + bound_s, 0, 0
         while True:
-            endpoint, token = self._current(), self._token
+            endpoint, token = self._current(), self._token if with_token else None
             left = deadline - monotonic()
             try:
                 return self._call(endpoint, method, request, self._try_s(left, tries), token)
             except CallFailed as e:
-                if is_stale_token(e) and renewals < RENEWALS_MAX and self._renewed(token, deadline):
+                may_renew = with_token and renewals < RENEWALS_MAX and is_stale_token(e)
+                if may_renew and self._renewed(token, deadline):
                     renewals += 1
                     continue
                 self._raise_if_final(e, endpoint, request)
@@ -191,7 +199,8 @@ class ClusterClient:
         """Raise an error that another attempt, or another endpoint, would return too."""
         if self._closed:
             raise StoreClosedError("the engine was closed") from failure
-        if failure.text.startswith((COMPACTED, FUTURE)) or is_not_serializable(failure):
+        final = COMPACTED, FUTURE, AUTH_NOT_ENABLED
+        if failure.text.startswith(final) or is_not_serializable(failure):
             raise failure
         if is_oversized_answer(failure):
             message = "an answer is larger than the client's channel takes (see its grpc_options)"
@@ -419,29 +428,15 @@ class ClusterClient:
             if self._token != used:
                 return True  # another thread renewed it
             request = pb.AuthenticateRequest(name=self._login.user, password=self._login.password)
-            self._token = self._authenticate(request, deadline)
-            return True
+            left = max(0.0, deadline - monotonic())
+            self._token = self.read(AUTHENTICATE, request, left, with_token=False).token
+        except CallFailed as e:
+            if not e.text.startswith(AUTH_NOT_ENABLED):
+                raise
+            self._token = None
         finally:
             self._renewing.release()
-
-    def _authenticate(self, request: pb.AuthenticateRequest, deadline: float) -> str | None:
-        tries = 0
-        while True:
-            endpoint, left = self._current(), deadline - monotonic()
-            try:
-                return self._call(
-                    endpoint, AUTHENTICATE, request, min(max(left, 0.001), TRY_S), None
-                ).token
-            except CallFailed as e:
-                if e.text.startswith(AUTH_NOT_ENABLED):
-                    return None
-                self._raise_if_final(e, endpoint)
-                failure = e
-            self._move_on(endpoint, failure)
-            tries += 1
-            self.wait_before(tries, deadline)
-            if monotonic() >= deadline:
-                raise EngineUnavailableError(f"no token in time: {failure}") from failure
+        return True
 
 
 class OpenWatch(NamedTuple):

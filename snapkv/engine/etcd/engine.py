@@ -53,7 +53,7 @@ from snapkv.engine.etcd.point_reads import PointReads
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, RangeSplitter, Scan
 from snapkv.engine.etcd.security import Credentials, Security
 from snapkv.engine.etcd.server import ServerClock
-from snapkv.engine.etcd.watch_stream import EtcdWatcher
+from snapkv.engine.etcd.watch_stream import EtcdWatcher, WatchReader
 from snapkv.engine.request_checks import (
     blamed,
     check_distinct,
@@ -413,14 +413,9 @@ class EtcdEngine(EngineBase):
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> EtcdWatcher:
         """Return a watcher of a range; a stream and two threads of its own."""
         self._check_open()
-        watcher = EtcdWatcher(
-            self._connection,
-            self._home,
-            key,
-            range_end,
-            start_revision,
-            trusts_answers=self._server.tells_progress_truly,
-        )
+        trusts_answers = self._server.tells_progress_truly
+        reader = WatchReader(self._connection, key, range_end, start_revision, trusts_answers)
+        watcher = EtcdWatcher(reader, self._home)
         with self._lock:
             closed = self._closed
             self._watchers.add(watcher)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from dataclasses import replace
+from functools import partial
 
-from snapkv.base.concurrency import here
-from snapkv.base.waiting import bounded
+from snapkv.base.waiting import in_thread
 from snapkv.engine.etcd.grpc_client import CallFailed, is_socket
 from snapkv.engine.etcd.options import VARIABLES
 from snapkv.engine.etcd.security import Security
@@ -42,19 +41,13 @@ def handshake_error(
     if is_socket(address) or not any(each in failure.text.lower() for each in SYMPTOMS):
         return None
     host, _, port = address.rpartition(":")
-    place, found = (host.strip("[]"), int(port)), list[str | None]()
-
-    def run() -> None:
-        found.append(_with_tls(place, security) if security.tls else _plain(place))
-
-    # a thread may be left behind: resolving a name cannot be interrupted
-    probe = threading.Thread(target=run, name="snapkv handshake", daemon=True)
+    place = host.strip("[]"), int(port)
+    probe = partial(_with_tls, place, security) if security.tls else partial(_plain, place)
     try:
-        probe.start()
-    except RuntimeError:  # no more threads, or the process ends
+        found = in_thread(probe, "snapkv handshake", PROBE_S)
+    except OSError:  # no answer in time, or no thread
         return None
-    here().join(probe, bounded(PROBE_S))
-    return EngineUnavailableError(f"{address}: {found[0]}") if any(found) else None
+    return EngineUnavailableError(f"{address}: {found}") if found else None
 
 
 def _plain(place: tuple[str, int]) -> str | None:

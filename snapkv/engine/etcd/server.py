@@ -16,7 +16,7 @@ from ssl import SSLContext
 from typing import NamedTuple
 
 from snapkv.base.concurrency import Work, here
-from snapkv.base.waiting import bounded, monotonic
+from snapkv.base.waiting import bounded, in_thread, monotonic
 from snapkv.errors import ServerWarning, SnapKVError
 
 # --- one plain HTTP exchange with an endpoint, in bounded time whatever the endpoint does ---
@@ -43,65 +43,36 @@ def fetch(endpoint: str, context: SSLContext | None, path: str) -> Answer:
 
     Raises `OSError`, `HTTPException`, and `ValueError` for an invalid name.
     """
-    exchange = _Exchange(endpoint, context, path)
+    host, _, port = endpoint.rpartition(":")
+    place = host.strip("[]"), int(port)
+    connection = (
+        HTTPConnection(*place, timeout=TIMEOUT_S)
+        if context is None
+        else HTTPSConnection(*place, timeout=TIMEOUT_S, context=context)
+    )
+    sockets, given_up = list[socket.socket](), threading.Event()
+
+    def exchange() -> Answer:
+        with contextlib.closing(connection):
+            connection.connect()
+            sockets.append(connection.sock)  # which the connection may forget before the end
+            if given_up.is_set():
+                raise TimeoutError("too late")
+            began_s = monotonic()
+            connection.request("GET", path)
+            # an answer without a length is no longer the connection's to close
+            with connection.getresponse() as response:
+                body = response.read(BODY_BYTES_MAX)
+                return Answer(body, response.getheader("Date"), began_s, monotonic())
+
     try:
-        exchange.start()
-    except RuntimeError as e:  # no more threads, or the process ends
-        raise OSError(str(e)) from e
-    here().join(exchange, bounded(EXCHANGE_S))
-    return exchange.result()
-
-
-class _Exchange(threading.Thread):
-    """An exchange in a thread that may be left behind: resolving a name cannot be interrupted."""
-
-    def __init__(self, endpoint: str, context: SSLContext | None, path: str) -> None:
-        super().__init__(name="snapkv exchange", daemon=True)
-        host, _, port = endpoint.rpartition(":")
-        host = host.strip("[]")
-        self._connection = (
-            HTTPConnection(host, int(port), timeout=TIMEOUT_S)
-            if context is None
-            else HTTPSConnection(host, int(port), timeout=TIMEOUT_S, context=context)
-        )
-        self._path = path
-        self._socket: socket.socket | None = None
-        self._outcome: Answer | Exception | None = None
-        self._given_up = False
-
-    def run(self) -> None:
-        """Exchange, and keep the outcome."""
-        try:
-            self._outcome = self._exchanged()
-        except Exception as e:
-            self._outcome = e
-        finally:
-            self._connection.close()
-
-    def _exchanged(self) -> Answer:
-        self._connection.connect()
-        self._socket = self._connection.sock  # which the connection may forget before the end
-        if self._given_up:
-            raise TimeoutError("too late")
-        began_s = monotonic()
-        self._connection.request("GET", self._path)
-        # an answer without a length is no longer the connection's to close
-        with self._connection.getresponse() as response:
-            body = response.read(BODY_BYTES_MAX)
-            return Answer(body, response.getheader("Date"), began_s, monotonic())
-
-    def result(self) -> Answer:
-        """Return the answer or raise the error; end an exchange that is still running."""
-        outcome = self._outcome
-        if isinstance(outcome, Answer):
-            return outcome
-        if outcome is not None:
-            raise outcome
-        self._given_up = True
-        if self._socket is not None:
+        return in_thread(exchange, "snapkv exchange", EXCHANGE_S)
+    except TimeoutError:  # end an exchange that is still running
+        given_up.set()
+        for each in sockets:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-        raise TimeoutError(f"no complete answer in {EXCHANGE_S:g} s")
+                each.shutdown(socket.SHUT_RDWR)
+        raise
 
 
 # --- version and clock ---

@@ -67,26 +67,16 @@ class EtcdWatcher:
     The thread refers to the `WatchReader` only, so a watcher that is garbage-collected ends it.
     """
 
-    def __init__(
-        self,
-        connection: ClusterClient,
-        home: bytes,
-        key: bytes,
-        range_end: bytes,
-        start_revision: int,
-        *,
-        trusts_answers: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, reader: WatchReader, home: bytes) -> None:
         """Start the thread. Raises `EngineUnavailableError` when no thread can be started."""
-        self._connection, self._home = connection, home
-        self._reported = start_revision - 1  # progress reported so far
-        self._taken = start_revision
+        self._home, self._taken = home, reader.resume
+        self._reported = reader.resume - 1  # progress reported so far
         self._closed = False
         self.reopened = 0
         """The number of times that the stream was opened again before what `next` returned last."""
         self._timer: ProgressTimer | None = None
         """When to request progress next; None after news."""
-        self._follow(WatchReader(connection, key, range_end, start_revision, trusts_answers))
+        self._follow(reader)
         self._reader.start()
         renew_in_children(self)
 
@@ -183,7 +173,7 @@ class WatchReader:
     ) -> None:
         self._connection, self._trusts_answers = connection, trusts_answers
         self._key, self._range_end = key, range_end
-        self._resume = start_revision  # all earlier batches are in the queue, or were taken
+        self.resume = start_revision  # all earlier batches are in the queue, or were taken
         self._floor = start_revision  # older batches are dropped: some servers send too much
         self.reopened, self._was_open = 0, False
         self._denied = self._in_fragments = False
@@ -227,7 +217,7 @@ class WatchReader:
 
     def start(self) -> None:
         """Start the thread; raises `EngineUnavailableError` when that fails."""
-        name = f"snapkv watch from {self._resume}"
+        name = f"snapkv watch from {self.resume}"
         try:
             self.thread = here().start(self._run, name)
         except RuntimeError as e:
@@ -298,7 +288,7 @@ class WatchReader:
         create = pb.WatchCreateRequest(
             key=self._key,
             range_end=self._range_end,
-            start_revision=self._resume,
+            start_revision=self.resume,
             progress_notify=True,
             fragment=self._in_fragments,
         )
@@ -319,7 +309,7 @@ class WatchReader:
         for answer in open_watch.stream:
             self.heard_at = monotonic()
             if answer.canceled and answer.compact_revision:
-                raise CompactedError(self._resume, answer.compact_revision, unit="revision")
+                raise CompactedError(self.resume, answer.compact_revision, unit="revision")
             if answer.canceled:
                 raise ended_watch(answer.cancel_reason)
             if answer.created:
@@ -338,7 +328,7 @@ class WatchReader:
             if not answer.events and not answer.fragment and (by_itself or self._trusts_answers()):
                 with self.changed:  # nothing else happened up to there
                     self.progress = max(self.progress, answer.header.revision)
-                    self._resume = max(self._resume, answer.header.revision + 1)
+                    self.resume = max(self.resume, answer.header.revision + 1)
                     self.changed.notify_all()
 
     def _enqueue(self, batch: WatchBatch) -> None:
@@ -349,7 +339,7 @@ class WatchReader:
                 self.changed.wait(LOOK_S)  # `release` notifies no thread
             self.queue.append((batch, self.reopened))
             self.queued_bytes += _bytes_of(batch)
-            self._resume = self._floor = batch.revision + 1
+            self.resume = self._floor = batch.revision + 1
             self.changed.notify_all()
 
     def _look_into(self, failure: CallFailed) -> None:

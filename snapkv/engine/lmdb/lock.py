@@ -255,10 +255,10 @@ class Access:
             self.claim.clear()
 
     @contextmanager
-    def exclusive(self, timeout: float = WAIT_SECONDS_MAX) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Have exclusive access inside; `EngineBusyError` when the other threads do not leave."""
         try:
-            if not self.acquire(timeout):
+            if not self.acquire(WAIT_SECONDS_MAX):
                 raise EngineBusyError("a transaction of another thread does not end")
             yield
         finally:
