@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from snapkv.aio.methods import awaited, written
 from snapkv.aio.resources import AsyncClosing, Shown
@@ -22,9 +22,9 @@ from snapkv.coordination.session import Session as SyncSession
 from snapkv.errors import InvalidTypeError, StoreClosedError
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
+from snapkv.reading.watches import Steps
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 # --- watches of the engine as asynchronous iterators: a cancelled `next` loses nothing ---
 # A step is read by a task of its own. A `next` that is cancelled leaves that task to the next call:
@@ -37,26 +37,16 @@ LOOK_S = 1.0
 """The longest that a thread waits before it checks whether its task still runs, in seconds."""
 
 
-class EngineWatch(Protocol[T_co]):
-    """A watch of the engine whose `next` waits."""
-
-    def next(self, timeout: float | None = None) -> T_co | None:
-        """Return the next step; None if `timeout` seconds bring none."""
-
-    def close(self) -> None:
-        """End the watch; may be repeated."""
-
-
 class Following(AsyncClosing, Generic[T]):
     """The steps of a watch, as an asynchronous iterator. Use it from one task.
 
     Iteration waits for ever, or ends after `timeout` seconds without a step.
     """
 
-    def __init__(self, runner: Runner, source: EngineWatch[T], timeout: float | None) -> None:
+    def __init__(self, runner: Runner, source: Steps[T], timeout: float | None) -> None:
         check_wait(timeout)
         self._runner, self._timeout = runner, timeout
-        self._source: EngineWatch[T] = source
+        self._source: Steps[T] = source
         self._reading: asyncio.Task[T | None] | None = None
         self._closed = False
 
@@ -276,10 +266,11 @@ class LiveWatch(Following[LiveChange]):
         return self
 
 
-class _BegunLater:
+class _BegunLater(Steps[LiveChange]):
     """A watch that its first call begins; its calls run where the store's calls run."""
 
     def __init__(self, make: Callable[[], SyncLiveWatch]) -> None:
+        super().__init__(None)
         self._make = make
         self._watch: SyncLiveWatch | None = None
         self._closed = False

@@ -2,7 +2,7 @@
 
 The code of a store is written for threads. `snapkv.aio` runs the same code in an asyncio loop, each
 call in a greenlet of its own. There, a thread that waits would stop the whole loop. So whatever
-waits is made by `here()`: `ThreadRuntime` in a thread, a `LoopRuntime` in an asyncio loop.
+waits is made by `here()`: `ThreadRuntime` in a thread, a `GreenletRuntime` in an asyncio loop.
 
     self._lock = here().lock()
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from _thread import RLock
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
@@ -142,19 +142,6 @@ class Runtime(Protocol):
 
     def pause(self, seconds: float) -> None:
         """Wait for some seconds."""
-
-
-class LoopRuntime(Runtime, Protocol):
-    """The runtime of code that runs in an asyncio loop."""
-
-    def wait_for(self, awaitable: Awaitable[T]) -> T:
-        """Return the result of an awaitable; the loop goes on meanwhile.
-
-        Raises what it raises, and `asyncio.CancelledError` if the task of this call is cancelled.
-        """
-
-    def soon(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop, soon. Takes no lock: for finalizers, in any thread."""
 
 
 class ThreadWaker:

@@ -73,7 +73,10 @@ class GreenletRuntime:
         return cast(T, step)
 
     def wait_for(self, awaitable: Awaitable[T]) -> T:
-        """Return the result of an awaitable; other tasks run meanwhile."""
+        """Return the result of an awaitable; other tasks run meanwhile.
+
+        Raises what it raises, and `asyncio.CancelledError` if the task of this call is cancelled.
+        """
         parent = getcurrent().parent
         assert parent is not None, "this code waits outside of `run`"
         return cast(T, parent.switch(awaitable))
@@ -89,7 +92,10 @@ class GreenletRuntime:
             timer.cancel()
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop, soon; in no loop that was closed."""
+        """Call a function in the loop, soon; in no loop that was closed.
+
+        Takes no lock: for finalizers, in any thread.
+        """
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function)
 

@@ -31,7 +31,7 @@ from snapkv.committer.request import (
     name_open,
     unknown,
 )
-from snapkv.engine.contract import Engine, KeyValue, OutcomeUnknown, Refused, Txn, TxnResult
+from snapkv.engine.contract import KeyValue, OutcomeUnknown, Refused, Txn, TxnResult
 from snapkv.errors import (
     CommitTimeoutError,
     CommitUnknownError,
@@ -101,27 +101,23 @@ class Committer:
 
     def __init__(
         self,
-        engine: Engine,
         layout: Layout,
         clock: HybridClock,
         history: Timeline,
         *,
-        created: int,
         writer: str,
-        rng: random.Random,
         max_clock_skew_ms: int,
         before_send: Callable[[], None] | None = None,
         notify: Notifier | None = None,
     ) -> None:
-        self._engine, self._ts_key, self._clock = engine, layout.ts, clock
-        self._tracker, self.created, self.writer = history.tracker, created, writer
-        self._rng, self.before_send, self.notify = rng, before_send, notify
+        self._tracker = tracker = history.tracker
+        self._engine, self._ts_key, self._clock = tracker.engine, layout.ts, clock
+        self.created, self.writer = tracker.creation.revision, writer
+        self._rng, self.before_send, self.notify = random.Random(), before_send, notify
         self.counts = CommitCounts()
         self._fastest = FastestClock(max_clock_skew_ms)
-        self._recovery = Recovery(
-            engine, layout.ts, history, writer, rng, clock.merge, self.counts, notify
-        )
-        self._builder = GroupBuilder(engine, layout, writer)
+        self._recovery = Recovery(history, writer, self._rng, self.counts, notify)
+        self._builder = GroupBuilder(tracker.engine, layout, writer)
         self._queue, self._pid = CommitQueue(), os.getpid()
 
     @property

@@ -22,7 +22,7 @@ from snapkv.committer.request import (
     marks_of,
     unknown,
 )
-from snapkv.engine.contract import Engine, KeyValue, OutcomeUnknown, Range, Refused
+from snapkv.engine.contract import KeyValue, OutcomeUnknown, Range, Refused
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
@@ -100,17 +100,14 @@ class Recovery:
 
     def __init__(
         self,
-        engine: Engine,
-        ts_key: bytes,
         history: Timeline,
         writer: str,
         rng: random.Random,
-        on_seen: Callable[[int], None],
         counts: CommitCounts,
-        notify: Notifier | None = None,
+        notify: Notifier | None,
     ) -> None:
-        self._engine, self._ts_key, self._history = engine, ts_key, history
-        self._writer, self._rng, self._on_seen = writer, rng, on_seen
+        self._engine, self._ts_key = history.tracker.engine, history.tracker.key
+        self._history, self._writer, self._rng = history, writer, rng
         self._counts, self._notify = counts, notify
         self._fenced = b""  # the nonce of the newest request that was fenced
 
@@ -176,7 +173,7 @@ class Recovery:
         if stored is None:
             return Verdict.DEAD, None
         stamp = StampRecord.decode(stored.value)
-        self._on_seen(stamp.timestamp)
+        self._history.tracker.on_seen(stamp.timestamp)
         if sent.is_mine(stamp):
             return Verdict.LANDED, Mark(stamp.timestamp, stored.mod_revision, stored.version)
         if stamp.timestamp == sent.stamp.timestamp:

@@ -62,7 +62,7 @@ from snapkv.errors import (
 from snapkv.model import Held
 from snapkv.reading.deadline import WAIT_S_MAX, check_wait
 from snapkv.reading.reader import Reader
-from snapkv.reading.watches import deadline_of, left_of
+from snapkv.reading.watches import Steps, deadline_of, left_of
 
 # --- a candidate's key: made, changed and removed by requests that may be repeated ---
 # A request that was not answered may arrive late, when much has happened since. So each request has
@@ -230,7 +230,7 @@ def leaders(core: Reader) -> dict[str, Leader]:
     return {name: leader for name, leader in led if leader is not None}
 
 
-class Leaders(Closing):
+class Leaders(Steps[Leader]):
     """An iterator of the leaders of an election: the present one, then each change of them.
 
     A change is another leader or another proclaimed value. No leader is returned twice in a row,
@@ -241,8 +241,8 @@ class Leaders(Closing):
     """
 
     def __init__(self, core: Reader, wanted: Range, timeout: float | None) -> None:
-        check_wait(timeout)
-        self._core, self._wanted, self._timeout = core, wanted, timeout
+        super().__init__(timeout)
+        self._core, self._wanted = core, wanted
         self._candidates: dict[bytes, KeyValue] = {}
         self._returned: Leader | None = None
         self._closed = False
@@ -255,15 +255,6 @@ class Leaders(Closing):
         self._candidates = {kv.key: kv for kv in answer.results[0].kvs}
         start, end = self._wanted.key, self._wanted.range_end
         return self._core.engine.watch(start, end, start_revision=answer.header.revision + 1)
-
-    def __iter__(self) -> Leaders:
-        return self
-
-    def __next__(self) -> Leader:
-        leader = self.next(self._timeout)
-        if leader is None:
-            raise StopIteration
-        return leader
 
     def next(self, timeout: float | None = None) -> Leader | None:
         """Return the next leader; None if `timeout` seconds (None: no bound) pass without one."""

@@ -14,11 +14,10 @@ watches, restores, dumps and archives of the store never show them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from snapkv.base.arguments import check_bytes, check_int
-from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
 from snapkv.coordination.requests import REQUEST_S, REVOKE_S, check_ttl, found, revoke, transact
 from snapkv.engine.contract import (
@@ -37,12 +36,11 @@ from snapkv.errors import (
     InvalidOptionError,
     InvalidTypeError,
     LeaseNotFoundError,
-    StoreClosedError,
 )
 from snapkv.layout import Keyspace
 from snapkv.reading.deadline import bounds, check_wait
 from snapkv.reading.reader import Reader
-from snapkv.reading.watches import deadline_of, left_of
+from snapkv.reading.watches import Steps, deadline_of, left_of
 
 # --- following leased keys: every write, removal and end of a lease, by revision ---
 
@@ -55,7 +53,7 @@ class LiveChange(NamedTuple):
     revision: int
 
 
-class LiveWatch(Closing):
+class LiveWatch(Steps[LiveChange]):
     """An iterator of `LiveChange`s, in the order of their revisions, none missing, none twice.
 
     `next(timeout=...)` waits so long once. Use it from one thread. Any thread may call `close()`,
@@ -66,28 +64,13 @@ class LiveWatch(Closing):
     def __init__(
         self, core: Reader, space: Keyspace, prefix: str, since: int | None, timeout: float | None
     ) -> None:
-        check_wait(timeout)
+        super().__init__(timeout)
         start, end = space.range_of(prefix)
         since = core.engine.read([]).header.revision if since is None else since
-        self._core, self._space, self._timeout = core, space, timeout
+        self._core, self._space = core, space
         self._waiting: deque[LiveChange] = deque()
-        self._ended = False  # by close(), while the store was open
         self._watcher = core.engine.watch(start, end, start_revision=since + 1)
         core.follow(self)
-
-    def __iter__(self) -> Iterator[LiveChange]:
-        return self
-
-    def __next__(self) -> LiveChange:
-        try:
-            found = self.next(self._timeout)
-        except StoreClosedError:
-            if not self._ended:
-                raise
-            found = None
-        if found is None:
-            raise StopIteration
-        return found
 
     def next(self, timeout: float | None = None) -> LiveChange | None:
         """Return the next change; None if `timeout` seconds (None: no bound) bring none."""

@@ -277,7 +277,7 @@ class Session(Closing):
                 del self._candidates[name]
 
 
-class _Keeper:
+class _Keeper(Closing):
     """The thread that renews a session's lease; it holds no reference to the session.
 
     It ends when the session is closed, lost, or no longer referred to. Then its waker rings, which

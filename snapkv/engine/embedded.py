@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter, eq, gt, lt, ne
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from snapkv.engine.contract import (
     Compare,
@@ -57,22 +57,18 @@ def apply(txn: Txn, state: WriteState, header: Callable[[], Header]) -> TxnResul
     return _result(succeeded, results, header())
 
 
-class _Chosen:
+class _Chosen(NamedTuple):
     """A transaction with its compares decided: whether it succeeded, and the branch to run."""
 
-    __slots__ = ("ops", "succeeded")
-
-    def __init__(self, succeeded: bool, ops: Sequence[Op | _Chosen]) -> None:
-        self.succeeded, self.ops = succeeded, ops
+    succeeded: bool
+    ops: Sequence[Op | _Chosen]
 
 
-class _Outcome:
+class _Outcome(NamedTuple):
     """A nested transaction that ran, without its header."""
 
-    __slots__ = ("results", "succeeded")
-
-    def __init__(self, succeeded: bool, results: _Results) -> None:
-        self.succeeded, self.results = succeeded, results
+    succeeded: bool
+    results: _Results
 
 
 _new = tuple.__new__  # of a named tuple, without the call of its own constructor
@@ -136,7 +132,7 @@ def _result(succeeded: bool, results: _Results, header: Header) -> TxnResult:
     answers: list[Result] = []
     for result in results:
         if isinstance(result, _Outcome):
-            answers.append(_result(result.succeeded, result.results, header))
+            answers.append(_result(*result, header))
         else:
             answers.append(result)
     return TxnResult(header, succeeded, tuple(answers))

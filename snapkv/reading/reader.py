@@ -8,10 +8,10 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from snapkv.base.arguments import check_int, wrong_type
-from snapkv.base.lifecycle import renew_in_children
+from snapkv.base.lifecycle import Closing, renew_in_children
 from snapkv.clock import HybridClock
 from snapkv.engine.contract import REVISION_MAX, Engine, KeyValue, Range, RangeResult
 from snapkv.errors import (
@@ -44,13 +44,6 @@ from snapkv.times import (
 )
 
 
-class Closable(Protocol):
-    """An object that is closed with the store."""
-
-    def close(self) -> None:
-        """Close it; may be repeated."""
-
-
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Reader:
     """An engine, a time line in it, and the moments of one kind of keys."""
@@ -72,7 +65,7 @@ class Reader:
     """The age of the newest of these commits, in seconds; None before the first one."""
     closed: bool = field(default=False, kw_only=True)
     failovers: int = field(default=0, kw_only=True)
-    followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
+    followers: weakref.WeakSet[Closing] = field(default_factory=weakref.WeakSet, kw_only=True)
     lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     _recorded: list[SourceId | None] = field(default_factory=list, kw_only=True)
 
@@ -88,7 +81,7 @@ class Reader:
         """Renew the lock."""
         self.lock = threading.Lock()
 
-    def follow(self, follower: Closable) -> None:
+    def follow(self, follower: Closing) -> None:
         """Close an object with the store; `StoreClosedError` if that is closed already."""
         with self.lock:
             if not self.closed:

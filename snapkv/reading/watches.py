@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from snapkv.base.lifecycle import Closing
 from snapkv.base.waiting import monotonic
@@ -24,10 +24,43 @@ from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.timeline.continuity import ContinuousWatcher
 
+T = TypeVar("T")
+
 CATCH_UP_S = 0.05
 
 
-class Watch(Closing, ABC, KeysAndValues[K, V]):
+class Steps(Closing, Generic[T]):
+    """An iterator of what `next` waits for; it ends after `timeout` seconds without a step."""
+
+    def __init__(self, timeout: float | None) -> None:
+        check_wait(timeout)
+        self._timeout = timeout
+        self._ended = False  # by close(), while the store was open
+
+    @abstractmethod
+    def next(self, timeout: float | None = None) -> T | None:
+        """Return the next step; None if `timeout` seconds (None: no bound) bring none."""
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            found = self._next_or_end()
+        except StoreClosedError:
+            if not self._ended:
+                raise
+            found = None
+        if found is None:
+            raise StopIteration
+        return found
+
+    def _next_or_end(self) -> T | None:
+        """Return the next step of the iteration, None at its end."""
+        return self.next(self._timeout)
+
+
+class Watch(Steps["Changes[K, V]"], KeysAndValues[K, V]):
     """An iterator of `Changes`, one for each commit that changed a key with the prefix.
 
     `timestamp` is the timestamp of the newest commit seen, matching or not: a new watch from there
@@ -49,10 +82,8 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
     _head: Mark  # the head when the watch was made: events up to it must come
 
     def __init__(self, timeout: float | None, decoding: Decoding[V] | None = None) -> None:
-        check_wait(timeout)
-        self._timeout = timeout
+        super().__init__(timeout)
         self._decoding: Decoding[V] | None = decoding
-        self._ended = False  # by close(), while the store was open
 
     @abstractmethod
     def next(self, timeout: float | None = None) -> Changes[K, V] | None:
@@ -62,22 +93,7 @@ class Watch(Closing, ABC, KeysAndValues[K, V]):
     def close(self) -> None:
         """End the watch; may be repeated."""
 
-    def __iter__(self) -> Iterator[Changes[K, V]]:
-        return self
-
-    def __next__(self) -> Changes[K, V]:
-        try:
-            found = self._next_or_end()
-        except StoreClosedError:
-            if not self._ended:
-                raise
-            found = None
-        if found is None:
-            raise StopIteration
-        return found
-
     def _next_or_end(self) -> Changes[K, V] | None:
-        """Return the next changes of the iteration, None at its end."""
         found = self.next(self._timeout)
         deadline = monotonic() + REPLAY_WAIT_S
         while found is None and self._mark.ordinal < self._head.ordinal:

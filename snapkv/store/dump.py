@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, cast
 
 import msgpack
@@ -252,7 +252,7 @@ def verified(file: BinaryIO, bytes_max: int) -> BinaryIO:
     return io.BytesIO(kept.content)
 
 
-def load_dump(core: StoreWriter, file: BinaryIO, said: Ops, *, replace: bool) -> Commit:
+def load_dump(core: StoreWriter, file: BinaryIO, said: Ops, *, replaces: bool) -> Commit:
     """Commit what a dump holds, see `SnapshotKV.load_dump`; `said` has note, writer and meta."""
     contents = read_dump(file, core.engine.limits.request_bytes)
     head = core.source(None, None, False)
@@ -265,7 +265,7 @@ def load_dump(core: StoreWriter, file: BinaryIO, said: Ops, *, replace: bool) ->
         for kv in page
     }
     data = core.layout.data
-    if not replace and (old_spaces or head.count(data.prefix, prefix_end(data.prefix))):
+    if not replaces and (old_spaces or head.count(data.prefix, prefix_end(data.prefix))):
         raise StoreNotEmptyError(f"store {root.decode()!r} has keys; replace=True replaces them")
     spaces = {}
     for name in old_spaces | set(contents.spaces):
@@ -273,17 +273,9 @@ def load_dump(core: StoreWriter, file: BinaryIO, said: Ops, *, replace: bool) ->
         deletes, prefixes = _removals(head, core.layout.space(name), puts)
         spaces[name] = SpaceOps(puts=puts, deletes=deletes, delete_prefixes=prefixes)
     deletes, prefixes = _removals(head, data, contents.puts)
-    ops = Ops(
-        puts=contents.puts,
-        deletes=deletes,
-        delete_prefixes=prefixes,
-        guards=[HeadAt(head.revision)],
-        note=said.note,
-        spaces=spaces,
-        writer=said.writer,
-        meta=said.meta,
-    )
-    return core.commit(ops, None)
+    whole = replace(said, puts=contents.puts, deletes=deletes, delete_prefixes=prefixes)
+    guards = [HeadAt(head.revision)]
+    return core.commit(replace(whole, guards=guards, spaces=spaces), None)
 
 
 def _removals(

@@ -625,7 +625,7 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         """
         with _dump.open_file(file) as dump:
             said = Ops(note=note, writer=writer, meta=meta)
-            return _dump.load_dump(self._core, dump, said, replace=replace)
+            return _dump.load_dump(self._core, dump, said, replaces=replace)
 
     @property
     def guards_max(self) -> int | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from snapkv.base.arguments import check_seconds
 from snapkv.base.clocks import SystemClock
@@ -35,14 +35,6 @@ from snapkv.times import LOGICAL_BITS, end_of_ms, physical_ms
 # --- locks of keys: calls of one process that update one key try one after another ---
 
 
-@dataclass(slots=True, eq=False)
-class _KeyLock:
-    """The lock of one key, which is held in waits, and how many calls hold it or wait for it."""
-
-    lock: Lock = field(default_factory=lambda: here().lock())
-    calls: int = 0
-
-
 class KeyLocks:
     """Locks of keys.
 
@@ -52,7 +44,7 @@ class KeyLocks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of_key: dict[bytes, _KeyLock] = {}
+        self._of_key = WeakValueDictionary[bytes, Lock]()  # while a call holds or wants it
 
     def __len__(self) -> int:
         return len(self._of_key)
@@ -61,19 +53,14 @@ class KeyLocks:
     def held(self, key: bytes, seconds: float) -> Iterator[None]:
         """Wait for the lock of a key, for some seconds at most, and hold it in the block."""
         with self._lock:
-            found = self._of_key.setdefault(key, _KeyLock())
-            found.calls += 1
+            found = self._of_key.setdefault(key, here().lock())
         got = False
         try:
-            got = found.lock.acquire(timeout=seconds)
+            got = found.acquire(timeout=seconds)
             yield
         finally:
             if got:
-                found.lock.release()
-            with self._lock:
-                found.calls -= 1
-                if not found.calls and self._of_key.get(key) is found:
-                    del self._of_key[key]
+                found.release()
 
 
 # --- records ---
@@ -145,13 +132,10 @@ class StoreWriter(Reader):
             if self.made_committer is None:
                 own_clock = not self.engine.remote and type(self.clock.wall) is SystemClock
                 self.made_committer = Committer(
-                    self.engine,
                     self.layout,
                     self.clock,
                     self.timeline,
-                    created=self.timeline.tracker.creation.revision,
                     writer=self.writer,
-                    rng=random.Random(),
                     max_clock_skew_ms=self.max_clock_skew_ms,
                     before_send=None if own_clock else self.check_clock,
                     notify=self.notify,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 from grpc import aio
 
-from snapkv.base.concurrency import LoopRuntime, here
+from snapkv.base.concurrency import here
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.grpc_client import (
     TXN,
@@ -32,6 +32,9 @@ from snapkv.engine.etcd.grpc_client import (
 )
 from snapkv.engine.etcd.security import Security
 
+if TYPE_CHECKING:
+    from snapkv.base.greenlet_runtime import GreenletRuntime
+
 
 class AioChannel:
     """A connection of one asyncio loop to one endpoint, made when it is first used."""
@@ -39,7 +42,7 @@ class AioChannel:
     breaks_on_interrupt = False
 
     def __init__(self, channel: aio.Channel) -> None:
-        self._channel, self._loop = channel, cast(LoopRuntime, here())
+        self._channel, self._loop = channel, cast("GreenletRuntime", here())
         self._unary: dict[str, Any] = {}
         self._inside = 0  # calls on their way
         self._retired = self._closed = False
@@ -140,7 +143,7 @@ class AioWatchStream:
     def __init__(
         self, method: Any, first: pb.WatchRequest, metadata: Metadata, timeout: float | None
     ) -> None:
-        self._loop = cast(LoopRuntime, here())
+        self._loop = cast("GreenletRuntime", here())
         self._requests: asyncio.Queue[pb.WatchRequest | None] = asyncio.Queue()
         self._requests.put_nowait(first)
         self._call = method(self._asked(), metadata=metadata, timeout=timeout)

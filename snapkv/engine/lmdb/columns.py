@@ -55,13 +55,9 @@ CHUNK_RECORDS_FIRST, CHUNK_RECORDS = 256, 4_096
 def columns(env: Callable[[], Environment], wanted: Range) -> Iterator[Columns]:
     """Yield a range in chunks, each from a read transaction of its own, as `scan` does pages."""
     revision, keys_only = wanted.revision, wanted.keys_only
-    walk = Walk(
-        *span_of(wanted.key, wanted.range_end),
-        revision,
-        keys_only=keys_only,
-        chunk=CHUNK_RECORDS,
-        begin=CHUNK_RECORDS_FIRST,
-    )
+    sizes = {"chunk": CHUNK_RECORDS, "begin": CHUNK_RECORDS_FIRST}
+    first, beyond = span_of(*wanted[:2])
+    walk = Walk(first, beyond, revision, keys_only=keys_only, **sizes)
 
     def step(cursor: client.Cursor, newest: int) -> list[Columns]:
         records = walk.take(cursor, newest)
@@ -161,13 +157,9 @@ def _scanned(env: Callable[[], Environment], wanted: Replay) -> Iterator[ChangeC
     with Transaction(env()) as txn:
         if not _is_worth_it(txn, wanted):
             return None
-    walk = _RecordWalk(
-        *span_of(wanted.key, wanted.range_end),
-        REVISION_MAX,
-        keys_only=wanted.keys_only,
-        chunk=CHUNK_RECORDS,
-        begin=CHUNK_RECORDS_FIRST,
-    )
+    sizes = {"chunk": CHUNK_RECORDS, "begin": CHUNK_RECORDS_FIRST}
+    first, beyond = span_of(*wanted[:2])
+    walk = _RecordWalk(first, beyond, REVISION_MAX, keys_only=wanted.keys_only, **sizes)
     parts: list[ChangeColumns] = []
     while walk.target is not None:
         check_in_time()
