@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, Self, TypeVar
 
-from snapkv.aio.methods import awaited, written
+from snapkv.aio.methods import awaited, same, written
 from snapkv.aio.resources import AsyncClosing, Shown
 from snapkv.aio.runners import Runner
 from snapkv.base.waiting import monotonic
@@ -108,20 +108,9 @@ class Session(Shown, AsyncClosing):
         self.id, self.ttl_s, self.value = session.id, session.ttl_s, session.value
         self.revision = session.revision
 
-    @property
-    def alive(self) -> bool:
-        """Whether the session can be relied on; no round trip."""
-        return self._sync.alive
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that the session lives without another renewal; 0 if it is lost."""
-        return self._sync.left_s
-
-    @property
-    def guard(self) -> Held:
-        """A guard: a commit with it raises `ConflictError` once the session has ended."""
-        return self._sync.guard
+    alive: bool = same(SyncSession.alive)
+    left_s: float = same(SyncSession.left_s)
+    guard: Held = same(SyncSession.guard)
 
     def check(self) -> None:
         """Raise `SessionLostError` if the session is not alive. No round trip."""
@@ -153,20 +142,9 @@ class Election(Shown, AsyncClosing):
         self._runner, self._sync = runner, election
         self.name = election.name
 
-    @property
-    def leading(self) -> bool:
-        """Whether this process leads, as far as it knows; no round trip."""
-        return self._sync.leading
-
-    @property
-    def guard(self) -> Held:
-        """A guard: a commit with it succeeds only while this candidate leads."""
-        return self._sync.guard
-
-    @property
-    def revision(self) -> int:
-        """The revision at which this candidate's key was made."""
-        return self._sync.revision
+    leading: bool = same(SyncElection.leading)
+    guard: Held = same(SyncElection.guard)
+    revision: int = same(SyncElection.revision)
 
     async def campaign(self, value: bytes = b"", timeout: float | None = None) -> Election:
         """Take part until this candidate leads; a cancelled campaign resigns."""
@@ -204,11 +182,7 @@ class LeasedKey(Shown):
         self._runner, self._sync = runner, leased
         self.key, self.ttl_s = leased.key, leased.ttl_s
 
-    @property
-    def revision(self) -> int:
-        """The revision of the engine that wrote it."""
-        return self._sync.revision
-
+    revision: int = same(SyncLeasedKey.revision)
     renew = written(SyncLeasedKey.renew)
     revoke = written(SyncLeasedKey.revoke)
 

@@ -43,6 +43,15 @@ def _awaited(method: Method[P, T], run: str, note: str = "") -> Awaited[P, T]:
     return described
 
 
+def same(found: Any) -> Any:
+    """Return a property of the object `_sync` as a property of this one; its help is its own.
+
+    alive: bool = same(SyncSession.alive)
+    """
+    name = found.fget.__name__
+    return property(lambda self: getattr(self._sync, name), doc=found.__doc__)
+
+
 def _described(call: Any, method: Any, note: str = "") -> Any:
     """Return a method with the signature and the first paragraph of the help of another one."""
     described = wraps(method)(call)

@@ -169,7 +169,6 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
-    """Run a call, and set its outcome."""
     if not future.set_running_or_notify_cancel():
         return
     try:

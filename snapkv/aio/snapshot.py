@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Self, TypeVar
 
-from snapkv.aio.methods import awaited, items_of, iterated
+from snapkv.aio.methods import awaited, items_of, iterated, same
 from snapkv.aio.resources import Shown
 from snapkv.aio.runners import Runner
 from snapkv.errors import InvalidTypeError
@@ -32,20 +32,9 @@ class Snapshot(Shown, KeysAndValues[K, V]):
         """The same moment with its bytes."""
         return Snapshot(self._runner, self._sync.raw)
 
-    @property
-    def timestamp(self) -> int:
-        """The moment."""
-        return self._sync.timestamp
-
-    @property
-    def revision(self) -> int:
-        """The revision of the newest commit at that moment."""
-        return self._sync.revision
-
-    @property
-    def final(self) -> bool:
-        """Whether no commit can land at or below this moment any more."""
-        return self._sync.final
+    timestamp: int = same(SyncSnapshot.timestamp)
+    revision: int = same(SyncSnapshot.revision)
+    final: bool = same(SyncSnapshot.final)
 
     def __copy__(self) -> Self:
         return self  # a value

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from snapkv.aio.coordination import Election, Live, Session
-from snapkv.aio.methods import awaited, iterated, written
+from snapkv.aio.methods import awaited, iterated, same, written
 from snapkv.aio.reads import Reads
 from snapkv.aio.resources import AsyncClosing, Opening, Shown, made
 from snapkv.aio.runners import Runner
@@ -35,11 +35,7 @@ class Writes(Reads[K, V]):
         super().__init__(runner, keys, raw)  # type: ignore[arg-type]  # mypy tries str and bytes
         self._raw: Writes[K] | None = raw
 
-    @property
-    def codec(self) -> Codec[V] | None:
-        """The codec; None if values are bytes."""
-        return self._sync.codec
-
+    codec: Codec[V] | None = same(SyncWrites.codec)
     save = written(SyncWrites[K, V].save)
     remove = written(SyncWrites[K, V].remove)
 
@@ -196,11 +192,7 @@ class SnapshotKV(Shown, Writes[str, V], AsyncClosing):
     backup = awaited(SyncSnapshotKV[V].backup)
     load_dump = written(SyncSnapshotKV[V].load_dump)
 
-    @property
-    def guards_max(self) -> int | None:
-        """The most guards of one commit on this engine; None: any number."""
-        return self._sync.guards_max
-
+    guards_max: int | None = same(SyncSnapshotKV.guards_max)
     info = awaited(SyncSnapshotKV[V].info)
 
     def stats(self) -> Stats:

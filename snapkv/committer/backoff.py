@@ -108,16 +108,10 @@ A request sent later would often have an unknown outcome, which is worse than no
 class Backoff:
     """The rounds that one leader has lost, and what follows from them for its next round.
 
-    The more rounds a caller has lost, the further ahead its timestamp (aging): by two flights for
-    each lost round after the third. So writers that have just won lose next, and all get a turn.
-
-    A large commit takes long to arrive, and commits of other writers overtake it meanwhile. So
-    after some rounds it claims the time at which it will arrive, estimated from its lost rounds.
-    Both claims count from the `FastestClock`, so timestamps do not run away from it, however many
-    writers claim.
-
-    If the newest timestamp is ahead of all clocks, all writers count up from it. There a caller
-    that lost often claims some ticks more than the other writers, then up to `CLAIM_MS_MAX` ms.
+    The more rounds a caller has lost, the further ahead its timestamp (aging). So writers that have
+    just won lose next, and all get a turn. A large commit, which others overtake on its way, claims
+    the time at which it will arrive. Both claims count from the `FastestClock`, so timestamps do
+    not run away from it, however many writers claim.
     """
 
     def __init__(self, rng: random.Random, fastest: FastestClock) -> None:

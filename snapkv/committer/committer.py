@@ -126,11 +126,7 @@ class Committer:
         return len(self._queue.waiting)
 
     def commit(self, build: Build | Ops, *, timeout: float) -> Commit:
-        """Commit what `build(stamp)` returns, or operations; one round trip without other writers.
-
-        Raises what `build` raises, `ConflictError`, `CommitTooLargeError`, `CommitTimeoutError`,
-        `CommitUnknownError`, `StoreRecreatedError` and the engine's own errors.
-        """
+        """Commit what `build(stamp)` returns, or operations; raises as `SnapshotKV.commit`."""
         return self._submit(Call(build, monotonic() + timeout))
 
     def tick(self, at_least: int, *, timeout: float, check: Callable[[int], None]) -> Commit:
@@ -148,11 +144,7 @@ class Committer:
     def resolve(
         self, sent: SentRequest, checks: tuple[Check, ...], *, timeout: float
     ) -> Mark | None:
-        """Find out the outcome of any process's commit: where it landed, None if it never will.
-
-        Raises `ConflictError` if it landed without the operations that `checks` guard, and
-        `CommitUnknownError` if that cannot be found out in time, or not any more.
-        """
+        """Return where any process's commit landed, None if it never will; raises as `resolve`."""
         return self._recovery.resolve(sent, checks, monotonic() + timeout)
 
     def close(self) -> None:
@@ -197,7 +189,6 @@ class Committer:
     def _report(
         self, notify: Notifier, call: Call, duration_s: float, error: BaseException | None
     ) -> None:
-        """Report to hooks how a call ended."""
         if not notify.wants(TickEvent if call.is_tick else CommitEvent):
             return
         timestamp = call.result.ts if call.result is not None and error is None else None
@@ -219,7 +210,6 @@ class Committer:
         raise self._unknown_error(call, request, "the deadline passed before the answer came")
 
     def _name_open(self, call: Call, error: BaseException) -> None:
-        """Name the commit of a call that an interrupt or a bug ends, if it was sent."""
         request = call.request
         if request is not None and call.error is None:
             name_open(error, request, request.calls.index(call))

@@ -62,10 +62,8 @@ class GroupBuilder:
     ) -> tuple[list[Call], list[Operations], list[Txn]]:
         """Return the calls of the next group, their operations and transactions, in batch order.
 
-        The first call that builds is a member. Another one joins if its writes, guards, writer,
-        note and meta go with the members' (see `CommitGroup`), no member has to be alone, and the
-        request stays small enough. Calls that do not fit stay queued. If a call's build raises,
-        only that call fails, through `failed`.
+        `CommitGroup` says which of them go together; a call that does not fit stays queued. If a
+        call's build raises, only that call fails, through `failed`.
         """
         calls: list[Call] = []
         members: list[Operations] = []

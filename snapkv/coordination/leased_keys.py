@@ -56,9 +56,7 @@ class LiveChange(NamedTuple):
 class LiveWatch(Steps[LiveChange]):
     """An iterator of `LiveChange`s, in the order of their revisions, none missing, none twice.
 
-    `next(timeout=...)` waits so long once. Use it from one thread. Any thread may call `close()`,
-    which ends the iteration; `next` then raises `StoreClosedError`. If the store is closed instead,
-    the iteration raises it, too.
+    Its waits, its threads and its end are as of a `Watch`.
     """
 
     def __init__(

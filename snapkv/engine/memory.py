@@ -249,10 +249,7 @@ class MemoryEngine(EngineBase):
     # --- leases ---
 
     def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
-        """Return a new lease of exactly `ttl_s` seconds, at most 9,000,000,000.
-
-        O(log leases). Raises `InvalidTypeError` or `InvalidOptionError` for a bad `ttl_s`.
-        """
+        """Return a new lease of exactly `ttl_s` seconds; O(log leases). Raises as `ttl_ns_of`."""
         with self._changed:
             self._begin_call()
             lease = self._leases.grant(ttl_s)

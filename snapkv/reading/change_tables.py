@@ -120,10 +120,7 @@ def changes(
 ) -> Iterator[Arrays]:
     """Yield the columns of `arrow.CHANGES` for the commits in (low, high], in order.
 
-    A removal has no value; with `preimages` it has the one that was removed, and an update has a
-    row more, with the value before. `_change_ordinal` counts a commit's rows of this range. With
-    `keys_only` all values are NULL. Costs two watches on a remote engine, and with `preimages` a
-    round trip for 128 changes. Raises `CompactedError`.
+    As `KeyspaceReads.changes_to_arrow` describes them; with `keys_only` all values are NULL.
     """
     if low.revision >= high.revision:
         return

@@ -163,7 +163,6 @@ def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
 
 
 def _version_of(stamp: StampRecord, revision: int, value: bytes | None) -> Version:
-    """Return a version that the commit of a stamp made."""
     writer = stamp.writer or None
     return Version(
         stamp.timestamp, revision, value, writer, stamp.note, stamp.meta, stamp.source_revision

@@ -200,12 +200,10 @@ class _Reading:
             yield Logged(mark, commit_of(mark, stamp), self._moved(mine), is_tick, is_ignored)
 
     def _chosen(self, found: CommitChanges) -> CommitChanges:
-        """Return what a commit did to keys in the ranges."""
         mine = [each for each in found.touched if self._wanted.has(each.last.kv.key)]
         return found._replace(touched=mine)
 
     def _logged(self, found: Iterable[CommitChanges]) -> Iterator[Logged]:
-        """Yield the commits that changed a key of the range."""
         for (mark, stamp, touched), is_ignored in self._marked(found):
             if touched:
                 moved = self._moved(touched)

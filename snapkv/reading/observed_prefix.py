@@ -328,15 +328,11 @@ class Observed(KeyspaceReads[K, bytes], Closing):
     ) -> Iterator[Version]:
         """Yield the observed versions of a key, oldest first, each with the tick that stamps it.
 
-        A removal has the value None. Writer and note are None, because they are not known, unless
-        the store that ticks made the version with a commit of its own. Versions newer than the
-        newest tick are left out. History begins with the version in force
-        at the compaction point, whose `ts` is None if its tick was compacted. One watch over the
-        key, one round trip for each 128 versions, and 0 to 6 for each tick.
-
-        `since` (exclusive), `until` (inclusive), `limit` and `newest_first` are as for
-        `SnapshotKV.history`; several versions may have the time of one tick, so pages of a size
-        may divide them. A time `since` before the first tick means the engine's beginning.
+        The arguments, the beginning and removals are as of `SnapshotKV.history`. Writer and note
+        are None, because they are not known, unless the store that ticks made the version with a
+        commit of its own. Versions newer than the newest tick are left out. Several may have the
+        time of one tick, so pages of a size may divide them. A time `since` before the first tick
+        means the engine's beginning. Costs 0 to 6 round trips more for each tick.
 
         Raises `NotObservedError` before the first tick, `CompactedError`,
         `EngineUnavailableError`, `ReadTimeoutError`.

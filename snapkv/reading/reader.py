@@ -288,7 +288,6 @@ class Reader:
 
 
 def _versions(results: Sequence[RangeResult]) -> list[KeyValue | None]:
-    """Return the versions in answers of one key each."""
     return [result.kvs[0] if result.kvs else None for result in results]
 
 
@@ -386,6 +385,5 @@ def _check(core: Reader, lowest: int, lowest_positive: int, highest: int) -> Non
 
 
 def _read(core: Reader, timestamps: Sequence[int]) -> list[int]:
-    """Return the revisions of times."""
     core.source(min(timestamps), None, False)  # raises where there is nothing to see
     return core.timeline.revisions_of(timestamps)

@@ -149,11 +149,9 @@ def snapshot(
 
 
 def history(reader: Reader, keys: KeyRange, low: Mark, high: Mark) -> Iterator[Arrays]:
-    """Yield the columns of `arrow.HISTORY`: each version of each key in force in [low, high].
+    """Yield the columns of `arrow.HISTORY`, as `KeyspaceReads.history_to_arrow` describes them.
 
-    A version holds from `_version_from` on and ends before `_version_to`, which is NULL for
-    a version in force at `high`. Times are NULL for compacted commits. Holds one version of each
-    key in memory. Raises `CompactedError`.
+    Holds one version of each key in memory. Raises `CompactedError`.
     """
     yield from _history_arrays(_history_rows(reader, keys, low, high), keys)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from snapkv.committer import listed
@@ -288,8 +287,9 @@ class KeyspaceReads(KeysAndValues[K, V]):
         Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`, and
         `InvalidKeyError` for an observed key that is not valid UTF-8.
         """
+        from snapkv.reading import tables
+
         self._core.check_open()
-        tables = _tables()
         keys = tables.key_range_of(self._space, prefix)
         return tables.changes_table(self._core, keys, since, until, preimages)
 
@@ -314,18 +314,11 @@ class KeyspaceReads(KeysAndValues[K, V]):
         Raises as `changes_to_arrow`, and for an observed prefix `NotObservedError` if its first
         tick came after `until`.
         """
+        from snapkv.reading import tables
+
         self._core.check_open()
-        tables = _tables()
-        return tables.history_table(
-            self._core, tables.key_range_of(self._space, prefix), since, until
-        )
-
-
-def _tables() -> ModuleType:
-    """Import the module that needs pyarrow, on first use."""
-    from snapkv.reading import tables
-
-    return tables
+        keys = tables.key_range_of(self._space, prefix)
+        return tables.history_table(self._core, keys, since, until)
 
 
 class View(KeyspaceReads[K, V]):

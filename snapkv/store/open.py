@@ -266,7 +266,6 @@ def from_etcd3(
 
 
 def _store(url: str, engine: Callable[[], Engine], settings: Settings) -> SnapshotKV:
-    """Open a store; report to its hooks that it is open."""
     make = partial(
         StoreWriter,
         writer=settings.writer_name,

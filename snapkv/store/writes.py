@@ -75,7 +75,6 @@ class KeyspaceWrites(View[K, V]):
         return None if self._decoding is None else self._decoding.codec
 
     def _with_codec(self, codec: Codec[Any]) -> Any:
-        """Return the same keys with values of a codec."""
         self._core.check_open()
         raw = self._raw or self
         view = copy(raw)
@@ -83,7 +82,6 @@ class KeyspaceWrites(View[K, V]):
         return view
 
     def _encoded(self, puts: object) -> list[tuple[K, bytes]]:
-        """Return what is saved as keys and bytes."""
         found, decoding = pairs(puts), self._decoding
         if decoding is None:
             return list(found)

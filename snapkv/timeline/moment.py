@@ -227,8 +227,6 @@ class Moment:
             limit, start = limit - some, found[-1].key + b"\0"
 
     def _first(self, wanted: Range, limit: int) -> list[KeyValue]:
-        """Return the first `limit` keys of a range."""
-
         def read(wanted: Range) -> RangeResult:
             return self._read([wanted])[0]
 

@@ -259,7 +259,6 @@ class Timeline:
             raise compaction_error(self, after.timestamp) from e
 
     def _read_all(self, after: Mark, until: Mark) -> Iterator[tuple[Mark, StampRecord]]:
-        """Yield the marks in (after, until] with their stamps; one round trip."""
         ordinal = after.ordinal
         for found in self.stamps(range(after.revision + 1, until.revision + 1)):
             if found is not None and found[0].ordinal > ordinal:
@@ -271,12 +270,8 @@ class Timeline:
     def revisions_of(self, timestamps: Sequence[int]) -> list[int]:
         """Return the revisions of the newest marks at or below some times, in any order.
 
-        Times in the ring and in blocks cost no round trip. For the rest, the first and the last
-        time are searched for, and the times between them cost the cheaper of two: one watch over
-        the marks in between, or a search for each. In an embedded engine these marks are read in
-        pages.
-
-        Raises `CompactedError`, `StoreRestoredError`, `EngineUnavailableError`.
+        Costs and raises as `KeyspaceReads.revisions_at`: the first and the last of the times that
+        are not known are searched for, and those between them as `_Search` does.
         """
 
         def answer() -> list[int]:

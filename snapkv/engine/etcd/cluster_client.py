@@ -280,7 +280,6 @@ class ClusterClient:
                 raise outcome from failure
 
     def _outcome(self, failure: CallFailed, request: Message) -> Refused | OutcomeUnknown:
-        """Return the outcome of a request that failed."""
         size = request.ByteSize()
         error = refusal_of(failure, size)
         if error is not None and may_be_applied(failure):

@@ -266,7 +266,6 @@ class EtcdEngine(EngineBase):
     def _in_parts(
         self, parts: Sequence[Sequence[Range]], serializable: bool, timeout: float | None
     ) -> ReadResult:
-        """Answer parts of the ranges one after another."""
         answers = [self.read(part, serializable=serializable, timeout=timeout) for part in parts]
         results = [result for answer in answers for result in answer.results]
         return ReadResult(answers[-1].header, results)

@@ -185,11 +185,10 @@ class LmdbEngine:
     # --- leases ---
 
     def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
-        """Return a new lease of exactly `ttl_s` seconds, at most 9,000,000,000.
+        """Return a new lease of exactly `ttl_s` seconds; one durable commit.
 
-        One durable commit. The first lease of a store raises its format: versions without
-        leases cannot open it from then on. Raises `InvalidTypeError` or `InvalidOptionError` for
-        a bad `ttl_s`, `EngineBusyError` when the write lock stays taken for `timeout` seconds.
+        The first lease of a store raises its format: versions without leases cannot open it from
+        then on. Raises as `ttl_ns_of`, and `EngineBusyError`.
         """
         return writing.grant(self._writable(), ttl_s, _wait(timeout))
 
@@ -280,11 +279,9 @@ def _wait(timeout: float | None) -> float:
 
 
 def backup(env: Environment, path: str, mode: int) -> None:
-    """Create a directory with the present state and its history, without free pages: LMDB's own.
+    """Create a directory with the present state and its history; see `SnapshotKV.backup`.
 
-    It appears when it is complete. Writers continue, but the copy is one read transaction: while
-    it runs, the file does not reuse pages, and a commit of this process that needs a larger map
-    waits. Raises `InvalidFileError` (also when `path` exists), `NoSpaceError`.
+    It is one read transaction: while it runs, the file does not reuse pages.
     """
     target = os.path.abspath(files.checked_path(path))
     with files.typed_errors(target):

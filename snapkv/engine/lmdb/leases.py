@@ -114,7 +114,6 @@ class Leases:
         self._txn.delete(HELD + records.be64(lease) + key, db=self._meta)
 
     def _put_due(self) -> None:
-        """Write the earliest due time into the state record."""
         state = self._transaction.state
         if state.boot == 0:
             self._raise_format()

@@ -110,7 +110,6 @@ class WriterLock:
         return self.owner == threading.get_ident()
 
     def _queue(self, deadline: float) -> None:
-        """Wait for this thread's turn."""
         me = threading.get_ident()
         with self._mutex:
             if self.owner == me:
@@ -130,7 +129,6 @@ class WriterLock:
                     self._waiting.remove(me)
 
     def _poll_flock(self, fd: int, timeout: float, deadline: float) -> None:
-        """Wait until no other process has the lock."""
         for _ in _pauses(deadline - monotonic()):
             if self.closed:
                 raise StoreClosedError("the engine was closed")
