@@ -180,7 +180,6 @@ def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
 
 
 def _outcome(future: Future[T]) -> str:
-    """Return what became of a cancelled call, for a note."""
     if future.cancelled():
         return "the call was not begun: nothing was written"
     if not future.done():

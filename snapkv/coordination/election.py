@@ -33,7 +33,7 @@ from snapkv.coordination.requests import (
     lease_of,
     transact,
 )
-from snapkv.coordination.session import TTL_S, Session, SessionInfo, end_session
+from snapkv.coordination.session import TTL_S, Session, SessionInfo, check_session, end_session
 from snapkv.engine.contract import (
     Compare,
     Delete,
@@ -52,8 +52,6 @@ from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
     InvalidKeyError,
-    InvalidOptionError,
-    InvalidTypeError,
     NoSpaceError,
     SessionLostError,
     SnapKVError,
@@ -234,10 +232,9 @@ class Leaders(Steps[Leader]):
     """An iterator of the leaders of an election: the present one, then each change of them.
 
     A change is another leader or another proclaimed value. No leader is returned twice in a row,
-    and times without a leader are skipped. No change is missed unless compaction overtakes it.
-    Iteration waits for ever, or ends after `timeout` seconds without a change; `next(timeout=...)`
-    waits so long once. Use it from one thread. Any thread may call `close()`, which raises
-    `StoreClosedError` in the one that waits. One round trip and one watch.
+    and times without a leader are skipped. No change is missed unless compaction overtakes it. Its
+    waits and threads are as of a `Watch`, but `close()` raises `StoreClosedError` in the thread
+    that waits. One round trip and one watch.
     """
 
     def __init__(self, core: Reader, wanted: Range, timeout: float | None) -> None:
@@ -320,10 +317,8 @@ class Election(Closing):
     ) -> None:
         """Prepare a candidate, as `store.election`; `writer` is in the records of its sessions."""
         check_ttl(ttl)
-        if session is not None and not isinstance(session, Session):
-            raise InvalidTypeError(f"a session is a Session, not {type(session).__name__}")
-        if session is not None and not session.belongs_to(core):
-            raise InvalidOptionError("the session is of another store")
+        if session is not None:
+            check_session(session, core)
         self.name, self._writer, self._ttl, self._core = name, writer, ttl, core
         self._prefix = election_prefix(name)
         longest = core.layout.live.encode(candidate_key(self._prefix, 0))

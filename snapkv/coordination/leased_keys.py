@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from snapkv.base.arguments import check_bytes, check_int
 from snapkv.base.waiting import monotonic
 from snapkv.coordination.requests import REQUEST_S, REVOKE_S, check_ttl, found, revoke, transact
+from snapkv.coordination.session import Session, check_session
 from snapkv.engine.contract import (
     REVISION_MAX,
     Compare,
@@ -34,7 +35,6 @@ from snapkv.engine.contract import (
 from snapkv.errors import (
     EngineBusyError,
     InvalidOptionError,
-    InvalidTypeError,
     LeaseNotFoundError,
 )
 from snapkv.layout import Keyspace
@@ -95,9 +95,6 @@ class LiveWatch(Steps[LiveChange]):
 
 
 # --- leased keys ---
-
-if TYPE_CHECKING:
-    from snapkv.coordination.session import Session
 
 TRIES = 16
 """The most times that other writers of the same key may come first."""
@@ -211,7 +208,8 @@ class Live:
         core.check_open()
         core.engine.check_limits(Txn(success=(Put(stored, value),)))
         if session is not None:
-            _check_session(session, core)
+            check_session(session, core)
+            session.check()
             lease, ttl_s = session.id, session.ttl_s
             return LeasedKey(core, key, self._write(stored, value, lease), ttl_s, session)
         check_ttl(ttl)
@@ -293,11 +291,3 @@ class Live:
         if since is not None:
             check_int("since", since, 0, REVISION_MAX - 1)
         return LiveWatch(self._core, self._space, prefix, since, timeout)
-
-
-def _check_session(session: Session, core: Reader) -> None:
-    if not callable(getattr(session, "belongs_to", None)):
-        raise InvalidTypeError(f"session must be a Session, not {type(session).__name__}")
-    if not session.belongs_to(core):
-        raise InvalidOptionError("the session belongs to another store")
-    session.check()

@@ -28,6 +28,7 @@ from snapkv.coordination.requests import (
 from snapkv.engine.contract import Compare, Delete, Engine, Put, Range, Target, Txn
 from snapkv.errors import (
     InvalidOptionError,
+    InvalidTypeError,
     LeaseNotFoundError,
     SessionLostError,
     SnapKVError,
@@ -252,10 +253,6 @@ class Session(Closing):
 
     # --- candidates ---
 
-    def belongs_to(self, core: Reader) -> bool:
-        """Return whether the session belongs to that open store."""
-        return self._core is core
-
     def enlist(self, name: str, candidate: Candidate) -> None:
         """Wake a candidate when the session ends; one candidate for each election.
 
@@ -275,6 +272,14 @@ class Session(Closing):
         with self._lock:
             if self._candidates.get(name) is candidate:
                 del self._candidates[name]
+
+
+def check_session(session: object, core: Reader) -> None:
+    """Raise `InvalidTypeError` or `InvalidOptionError` for anything but a session of a store."""
+    if not isinstance(session, Session):
+        raise InvalidTypeError(f"session must be a Session, not {type(session).__name__}")
+    if session._core is not core:
+        raise InvalidOptionError("the session belongs to another store")
 
 
 class _Keeper(Closing):

@@ -57,10 +57,7 @@ def replayed(
 
 
 def changes(engine: Engine, wanted: Replay) -> Iterator[ChangeColumns]:
-    """Yield changes as `Engine.changes` does, from one watch.
-
-    A round trip for 128 values before.
-    """
+    """Yield changes as `Engine.changes`, from one watch, and a round trip for 128 values before."""
     from snapkv.engine.version_columns import changes_of
 
     some: list[KeyEvent] = []

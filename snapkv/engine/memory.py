@@ -396,11 +396,10 @@ class MemoryWatcher:
             raise CompactedError(self._next, engine._compacted, unit="revision")
         while self._next <= engine._revision:
             revision, self._next = self._next, self._next + 1
-            events = tuple(
-                event
-                for event in self._events_of(revision)
-                if in_range(event.kv.key, self._key, self._range_end)
-            )
+            at = revision - engine._log_start
+            logged = engine._log[at] if at >= 0 else ()
+            wanted = self._key, self._range_end
+            events = tuple(event for event in logged if in_range(event.kv.key, *wanted))
             if events:
                 self._reported = revision
                 return WatchBatch(revision, events)
@@ -408,10 +407,6 @@ class MemoryWatcher:
             self._reported = engine._revision
             return WatchBatch(engine._revision, ())
         return None
-
-    def _events_of(self, revision: int) -> tuple[KeyEvent, ...]:
-        at = revision - self._engine._log_start
-        return self._engine._log[at] if at >= 0 else ()
 
     def close(self) -> None:
         """End the watch, also for a thread that waits in `next`."""

@@ -140,17 +140,14 @@ def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, byte
             raise ValueError("ranges of a transaction read the newest state: leave out revision")
         elif isinstance(op, Txn):
             branches = [_check_writes(op.success), _check_writes(op.failure)]
-            _join(puts, branches[0][0] | branches[1][0])
+            more = branches[0][0] | branches[1][0]
+            if twice := puts & more:
+                raise ValueError(f"duplicate key in one transaction: {min(twice)!r}")
+            puts |= more
             deletes += branches[0][1] + branches[1][1]
     if deletes:
         _check_cover(sorted(puts), deletes)
     return puts, deletes
-
-
-def _join(puts: set[bytes], more: set[bytes]) -> None:
-    if twice := puts & more:
-        raise ValueError(f"duplicate key in one transaction: {min(twice)!r}")
-    puts |= more
 
 
 def _check_cover(puts: list[bytes], deletes: list[tuple[bytes, bytes]]) -> None:

@@ -125,7 +125,11 @@ def changes(
     if low.revision >= high.revision:
         return
     try:
-        rest = yield from _in_bulk(reader, keys, low, high, preimages, deletes, keys_only)
+        known, first = _marks(reader, low, high), first_after(reader, low)
+        before = preimages and not keys_only
+        wanted = Replay(keys.start, keys.end, first, high.revision, keys_only, before)
+        parts = reader.engine.changes(wanted)
+        rest = yield from _in_bulk(reader, keys, low, known, parts, preimages, deletes)
     except CompactedError as e:
         raise compaction_error(reader.policy, low.timestamp) from e
     if rest is not None:
@@ -138,25 +142,14 @@ def changes(
 def _in_bulk(
     reader: Reader,
     keys: KeyRange,
-    low: Mark,
-    high: Mark,
+    done: Mark,
+    known: CommitMarks,
+    parts: Iterator[ChangeColumns],
     preimages: bool,
     deletes: bool,
-    keys_only: bool,
 ) -> Generator[Arrays, None, Mark | None]:
     """Yield columns; return after which commit rows need to be merged, None if all were yielded."""
-    known = _marks(reader, low, high)
-    done = low
-    for part in reader.engine.changes(
-        Replay(
-            keys.start,
-            keys.end,
-            first_after(reader, low),
-            high.revision,
-            keys_only=keys_only,
-            before=preimages and not keys_only,
-        )
-    ):
+    for part in parts:
         revisions = part.revisions.to_numpy()
         at = known.revisions.searchsorted(revisions)
         if reader.policy.at_head and (known.revisions[at] != revisions).any():

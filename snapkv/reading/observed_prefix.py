@@ -345,14 +345,10 @@ class Observed(KeyspaceReads[K, bytes], Closing):
     ) -> Watch[K]:
         """Return an iterator of the ticks after `since` (None: after now) with what they stamp.
 
-        Each `Changes` holds all writes since the tick before, in the order of their revisions.
-        Each change has the commit that `history` shows: its own revision, the tick's timestamp,
-        and neither writer nor note, unless the store that ticks wrote it with a commit. Changes
-        wait for their tick; none twice, none missing; resumable from the last timestamp seen.
-        `since` a time before the first tick means from the engine's beginning. Iteration ends
-        if `timeout` seconds bring nothing (None: it waits), but never before it has returned all
-        ticks that are older than this call; a tick that has arrived may take a second longer, until
-        all its changes have. Holds the writes since the tick before in memory.
+        As `SnapshotKV.watch`, but each `Changes` holds all writes since the tick before, in the
+        order of their revisions, and in memory. Each change has the commit that `history` shows. A
+        tick that has arrived may take a second longer, until all its changes have. `since` a time
+        before the first tick means from the engine's beginning.
 
         Raises `CompactedError` when changes after `since` may be gone, `EngineUnavailableError`.
         """

@@ -352,16 +352,9 @@ def _of_numbers(core: Reader, numbers: list[int]) -> list[int]:
 def _of_moments(core: Reader, moments: Sequence[When]) -> list[int]:
     """Answer moments of any kind; a moment that names a revision costs a round trip."""
     now_ms = core.clock.now_ms()
-    resolved: list[int | None] = []  # None: it names a revision
-    numbers: list[int] = []
-    for when in moments:
-        if names_revision(when):
-            resolved.append(None)
-            continue
-        resolved.append(resolve(when, now_ms))
-        if is_number(when):
-            numbers.append(resolve(when, now_ms))
-    if numbers:
+    # None: it names a revision
+    resolved = [None if names_revision(each) else resolve(each, now_ms) for each in moments]
+    if numbers := [resolve(when, now_ms) for when in moments if is_number(when)]:
         _check(core, min(numbers), min(filter(None, numbers), default=0), max(numbers))
     times = [timestamp for timestamp in resolved if timestamp is not None]
     found = iter(_read(core, times) if times else ())

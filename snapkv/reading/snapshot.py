@@ -443,7 +443,6 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
                 yield Difference(key, before, after)
 
     def _revision(self, key: K) -> int:
-        """Return the revision that wrote a key, for an error."""
         return self.raw.entry(key).revision
 
     def pairs(

@@ -49,15 +49,15 @@ class CommitTimes:
         self._log: _Log | None = None
 
     def of(self, revisions: Sequence[int]) -> list[int | None]:
-        """Return the timestamps of commits, None if a commit was compacted.
+        """Return the timestamps of commits, None if a commit was compacted; costs as `commits`."""
+        return [found and found.timestamp for found in self.commits(revisions)]
+
+    def commits(self, revisions: Sequence[int]) -> list[WritingCommit | None]:
+        """Return the commits themselves.
 
         Two round trips for 128 new revisions, one for each 128 more. Beyond 1,024 revisions, and
         always for observed keys, one replay of the log.
         """
-        return [found and found.timestamp for found in self.commits(revisions)]
-
-    def commits(self, revisions: Sequence[int]) -> list[WritingCommit | None]:
-        """Return the commits themselves; costs as `of`."""
         while True:
             try:
                 if self._log is None and not self._look_up(set(revisions) - self._found.keys()):

@@ -89,10 +89,6 @@ class Watch(Steps["Changes[K, V]"], KeysAndValues[K, V]):
     def next(self, timeout: float | None = None) -> Changes[K, V] | None:
         """Return the next commit's changes; None if `timeout` seconds bring none."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """End the watch; may be repeated."""
-
     def _next_or_end(self) -> Changes[K, V] | None:
         found = self.next(self._timeout)
         deadline = monotonic() + REPLAY_WAIT_S

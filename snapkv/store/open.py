@@ -182,8 +182,7 @@ def open(
         stats=stats,
         force_fork=force_fork,
     )
-    if url is None:
-        url = url_or_environment(url)
+    url = url_or_environment(url)
     if codec is not None:
         Decoding(codec)  # checks it before anything is opened
     home = settings.layout.ts

@@ -459,10 +459,9 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
     # --- sessions and elections ---
 
     def session(self, ttl: float = TTL_S, value: bytes = b"") -> Session:
-        """Return a new session: a sign of life of this process, renewed by a thread.
+        """Return a new session: a sign of life of this process; see `Session`. Two round trips.
 
-        If this process dies, its key vanishes `ttl` seconds after the last renewal (etcd: whole
-        seconds, 2 at least by default). `value` is what `sessions()` shows. Two round trips.
+        `ttl` is in seconds (etcd: whole ones, 2 at least by default). `sessions()` shows `value`.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store, store.session(5.0, b"host:80") as session:

@@ -458,9 +458,8 @@ class Tracker:
     def between(self, field: int, wanted: int) -> tuple[Mark, Mark]:
         """Return the newest mark with `mark[field] <= wanted`, which is old, and the one after it.
 
-        0 to 5 round trips (see `Lookup.between`). The first call also starts the feed, unless the
-        ring has one slot: that costs another search, and a watch. Raises `StoreRestoredError` if
-        the engine is restored meanwhile.
+        Costs as `Lookup.between`; the first call also starts the feed, with a search and a watch.
+        Raises `StoreRestoredError` if the engine is restored meanwhile.
         """
         continuity = self.continuity
         epoch = continuity.epoch
@@ -486,7 +485,6 @@ class Tracker:
         return found
 
     def _known(self) -> list[Mark]:
-        """Return known marks that can bound a search."""
         with self._lock:
             return list(filter(None, (self.ring.oldest, self.ring.newest, self.newest)))
 

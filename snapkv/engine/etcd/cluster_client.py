@@ -157,14 +157,9 @@ class ClusterClient:
     # --- calls that may be repeated ---
 
     def read(
-        self,
-        method: Method[Q, A],
-        request: Q,
-        timeout: float | None = None,
-        *,
-        with_token: bool = True,
+        self, method: Method[Q, A], request: Q, timeout: float | None = None, *, login: bool = True
     ) -> A:
-        """Call one endpoint after another until one answers.
+        """Call one endpoint after another until one answers; without `login` it needs no token.
 
         Raises `EngineUnavailableError` after `timeout` seconds, the cluster's own errors, and
         `CallFailed` with the text `COMPACTED`, `FUTURE` or `AUTH_NOT_ENABLED`.
@@ -173,12 +168,12 @@ class ClusterClient:
         check_in_time()
         deadline, tries, renewals = monotonic() + bound_s, 0, 0
         while True:
-            endpoint, token = self._current(), self._token if with_token else None
+            endpoint, token = self._current(), self._token if login else None
             left = deadline - monotonic()
             try:
                 return self._call(endpoint, method, request, self._try_s(left, tries), token)
             except CallFailed as e:
-                may_renew = with_token and renewals < RENEWALS_MAX and is_stale_token(e)
+                may_renew = login and renewals < RENEWALS_MAX and is_stale_token(e)
                 if may_renew and self._renewed(token, deadline):
                     renewals += 1
                     continue
@@ -428,7 +423,7 @@ class ClusterClient:
                 return True  # another thread renewed it
             request = pb.AuthenticateRequest(name=self._login.user, password=self._login.password)
             left = max(0.0, deadline - monotonic())
-            self._token = self.read(AUTHENTICATE, request, left, with_token=False).token
+            self._token = self.read(AUTHENTICATE, request, left, login=False).token
         except CallFailed as e:
             if not e.text.startswith(AUTH_NOT_ENABLED):
                 raise

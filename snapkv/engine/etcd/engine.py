@@ -69,12 +69,9 @@ from snapkv.engine.request_checks import (
 class CompactionPoint:
     """The compacted revision, found without an administrator's rights.
 
-    While the compacted revision stays the same, two reads confirm it: one at it, one before it.
+    Two reads confirm the remembered one, in a restored cluster, too: one at it, one before it.
     After it has moved, a watch from there finds the new one: the server cancels the watch with the
     answer. The reads come first, because a watch on readable history makes the server search it.
-
-    A remembered revision is always confirmed: a cluster that was restored from a backup may have
-    more history than before.
     """
 
     def __init__(self, connection: ClusterClient, home: bytes) -> None:
@@ -361,10 +358,9 @@ class EtcdEngine(EngineBase):
         raise self._future_error([wanted]) from failure
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[RangePiece]:
-        """Cut a range by counting; none has more than twice `rows` keys.
+        """Cut a range by counting, in 2 to 4 times of what the server takes to count all keys.
 
-        One round trip if the range stays whole, else about one for each byte that all keys
-        share, and the server's time for counting: 2 to 4 times that of counting all keys.
+        No piece has more than twice `rows` keys. About a round trip for each byte that all share.
         """
         check_piece_rows(rows)
         return RangeSplitter(self._ask, revision, rows).pieces(key, range_end)
@@ -427,11 +423,7 @@ class EtcdEngine(EngineBase):
     def compact(
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
     ) -> None:
-        """Compact the whole cluster; needs the role root.
-
-        The server frees space in the background, so `batches` has no effect; `timeout` bounds the
-        wait for an answer in seconds.
-        """
+        """Compact the whole cluster; needs the role root. The server frees space by itself."""
         self._check_open()
         try:
             self._connection.read(COMPACT, pb.CompactionRequest(revision=revision), timeout)
@@ -474,11 +466,7 @@ class EtcdEngine(EngineBase):
     # --- the rest ---
 
     def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return the server's clock, to about half a second; None if it is unknown.
-
-        It does not wait, except with `fresh`: that reads the clock again, in about a second at
-        most.
-        """
+        """Return the server's clock, to about half a second; None if it is unknown."""
         return self._server.time_ms(fresh=fresh)
 
     def info(self) -> dict[str, int | str]:

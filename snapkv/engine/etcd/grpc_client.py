@@ -68,36 +68,25 @@ harm; one that receives events at that moment did, in one fork of a hundred.
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Q, A]):
-    """A method by its name on the wire, and the class of its answers."""
+    """A method by its name on the wire, and the classes of its requests and answers."""
 
     path: str
+    request: type[Q]
     answer: type[A]
 
 
-RANGE: Method[pb.RangeRequest, pb.RangeResponse] = Method(
-    "/etcdserverpb.KV/Range", pb.RangeResponse
+RANGE = Method("/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse)
+TXN = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse)
+COMPACT = Method("/etcdserverpb.KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
+GRANT = Method("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
+KEEP_ALIVE = Method(  # a stream, but one request that ends its side looks the same on the wire
+    "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse
 )
-TXN: Method[pb.TxnRequest, pb.TxnResponse] = Method("/etcdserverpb.KV/Txn", pb.TxnResponse)
-COMPACT: Method[pb.CompactionRequest, pb.CompactionResponse] = Method(
-    "/etcdserverpb.KV/Compact", pb.CompactionResponse
+AUTHENTICATE = Method(
+    "/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse
 )
-GRANT: Method[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = Method(
-    "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse
-)
-REVOKE: Method[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = Method(
-    "/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse
-)
-KEEP_ALIVE: Method[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse] = Method(
-    # a stream, but one request that ends its side looks the same on the wire
-    "/etcdserverpb.Lease/LeaseKeepAlive",
-    pb.LeaseKeepAliveResponse,
-)
-AUTHENTICATE: Method[pb.AuthenticateRequest, pb.AuthenticateResponse] = Method(
-    "/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse
-)
-STATUS: Method[pb.StatusRequest, pb.StatusResponse] = Method(
-    "/etcdserverpb.Maintenance/Status", pb.StatusResponse
-)
+STATUS = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
 TOO_LARGE = "RESOURCE_EXHAUSTED"
 WATCH_PATH = "/etcdserverpb.Watch/Watch"
 

@@ -188,9 +188,8 @@ class ServerClock:
     def time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
         """Return the server's clock and its uncertainty; None if it is unknown.
 
-        It does not wait: every `SAMPLE_S` a thread takes a new sample, and the old one is used
-        meanwhile. With `fresh` a new one is taken now (but not twice in `FRESH_S`), and the call
-        waits for it, `FRESH_WAIT_S` at most. Gives the warnings of `look` that come late.
+        Every `SAMPLE_S` a thread takes a new sample. With `fresh` one is taken now (but not twice
+        in `FRESH_S`), and the call waits for it. Gives the warnings of `look` that come late.
         """
         looking = self._look(fresh)
         if fresh and looking is not None:

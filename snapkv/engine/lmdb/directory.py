@@ -17,7 +17,7 @@ from snapkv.base.waiting import pause
 from snapkv.engine.lmdb import client
 from snapkv.engine.lmdb.lock import LOCK_FILE, MARKER
 from snapkv.engine.lmdb.records import META
-from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError, StoreNotFoundError
+from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError
 
 DATA_FILE, READERS_FILE = "data.mdb", "lock.mdb"
 _OURS = {DATA_FILE, READERS_FILE, LOCK_FILE}
@@ -82,11 +82,6 @@ def state_of(path: str) -> DirectoryState:
         return DirectoryState.UNFINISHED  # perhaps being created: decide under the lock
     _check_inside(path)
     return DirectoryState.COMPLETE
-
-
-def missing(path: str) -> StoreNotFoundError:
-    """Return the error for a path without a store."""
-    return StoreNotFoundError(f"no store at {path}")
 
 
 def _is_marked(path: str) -> bool:

@@ -115,9 +115,8 @@ class LmdbEngine:
     ) -> ReadResult:
         """Answer all ranges from one state; a seek for a key, about a microsecond for a row.
 
-        A lease that is due is ended first. If that fails (another process keeps the write lock for
-        longer than `EXPIRE_SECONDS_MAX`, the disk is full), the answer leaves out the keys of that
-        lease. A store that is open for reading only answers as if leases never ended.
+        A lease that is due is ended first; if that fails, the answer leaves out its keys. A store
+        that is open for reading only answers as if leases never ended.
         """
         env = self._env if self._closed else self._shared  # the first raises
         while (found := reading.read(env, ranges)) is None:
@@ -135,10 +134,7 @@ class LmdbEngine:
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
-        """Yield pages of up to some thousand keys, each from a read transaction of its own.
-
-        A lease that comes due meanwhile does not change the state at `revision`.
-        """
+        """Yield pages of up to some thousand keys, each from a read transaction of its own."""
         wanted = Range(key, range_end, revision, keys_only=keys_only)
         return reading.pages(lambda: self._env, wanted, reading.key_values)
 
@@ -176,10 +172,7 @@ class LmdbEngine:
         return writing.transact_each(self._env, self.limits, txns, timeout)
 
     def check_limits(self, txn: Txn) -> int:
-        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`.
-
-        Raises `InvalidKeyError` for a key too long when escaped.
-        """
+        """Return the size of `txn`; `InvalidKeyError`, too, for a key too long when escaped."""
         return writing.check(txn, self.limits)
 
     # --- leases ---
@@ -285,7 +278,8 @@ def backup(env: Environment, path: str, mode: int) -> None:
     """
     target = os.path.abspath(files.checked_path(path))
     with files.typed_errors(target):
-        if os.path.lexists(target) and not _is_empty_folder(target):
+        is_folder = os.path.isdir(target) and not os.path.islink(target)
+        if os.path.lexists(target) and not (is_folder and not os.listdir(target)):
             raise InvalidFileError(f"{target} exists; a backup makes a new directory")
         partial = tempfile.mkdtemp(
             prefix=".snapkv-", suffix=".partial", dir=os.path.dirname(target)
@@ -313,7 +307,3 @@ def _copy(env: Environment, data: str, target: str, mode: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _is_empty_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)

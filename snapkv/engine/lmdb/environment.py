@@ -116,7 +116,7 @@ class Transaction:
 
 # --- environment ---
 
-GROWTH_FACTOR = 2
+GROWTH_FACTOR, PAGE_BYTES_MAX = 2, 1 << 16
 SPACE_MARGIN_BYTES = 256 << 10
 """The bytes that stay free on the disk beside twice the transaction, for LMDB's tree pages."""
 _BEGIN_TRIES_MAX = 5
@@ -415,7 +415,8 @@ class Environment:
         assert self.lock.held()
 
         def larger(now: int) -> int:
-            return _whole_pages(max(GROWTH_FACTOR * now, now + 2 * needed_bytes))
+            size = max(GROWTH_FACTOR * now, now + 2 * needed_bytes)
+            return -(-size // PAGE_BYTES_MAX) * PAGE_BYTES_MAX
 
         self._resize(larger)
 
@@ -471,8 +472,3 @@ def _open_lock(path: str, mode: int) -> WriterLock:
         if isinstance(error, ReadOnlyError):
             return WriterLock(path, None)
         raise error from e
-
-
-def _whole_pages(size: int) -> int:
-    unit = 1 << 16  # the largest page size of LMDB
-    return -(-size // unit) * unit

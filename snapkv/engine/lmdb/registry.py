@@ -16,7 +16,7 @@ from snapkv.base.waiting import bounded, monotonic
 from snapkv.engine.lmdb import client, directory, records
 from snapkv.engine.lmdb.directory import DirectoryState
 from snapkv.engine.lmdb.environment import Environment, EnvironmentOptions, extend_file
-from snapkv.errors import InvalidOptionError, ReadOnlyError, SnapKVError
+from snapkv.errors import InvalidOptionError, ReadOnlyError, SnapKVError, StoreNotFoundError
 
 FORK_WAIT_SECONDS_MAX = 10.0
 CREATE_WAIT_SECONDS_MAX = 10.0
@@ -69,7 +69,7 @@ def _open(path: str, options: EnvironmentOptions, create: bool) -> Environment:
     if state is DirectoryState.COMPLETE:
         return _open_complete(path, options)
     if not create:
-        raise directory.missing(path)
+        raise StoreNotFoundError(f"no store at {path}")
     try:
         files.make_folder(path, options.mode)
         env = _created(path, options)
