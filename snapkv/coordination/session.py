@@ -83,9 +83,7 @@ class Session(Closing):
     A daemon thread renews the lease three times in its `ttl_s`. If the process dies or loses the
     engine, the keys vanish `ttl_s` seconds after the last renewal. The thread ends a session that
     is no longer referred to, so keep the object, not only its `guard`. After a fork the session is
-    the parent's; in the child it is lost, and closing it does nothing.
-
-    Safe for threads, and usable as a context manager.
+    the parent's; in the child it is lost, and closing it does nothing. Safe for threads.
     """
 
     def __init__(self, core: Reader, writer: str, ttl: float = TTL_S, value: bytes = b"") -> None:
@@ -253,6 +251,10 @@ class Session(Closing):
 
     # --- candidates ---
 
+    def belongs_to(self, core: Reader) -> bool:
+        """Return whether the session belongs to that open store."""
+        return self._core is core
+
     def enlist(self, name: str, candidate: Candidate) -> None:
         """Wake a candidate when the session ends; one candidate for each election.
 
@@ -278,7 +280,7 @@ def check_session(session: object, core: Reader) -> None:
     """Raise `InvalidTypeError` or `InvalidOptionError` for anything but a session of a store."""
     if not isinstance(session, Session):
         raise InvalidTypeError(f"session must be a Session, not {type(session).__name__}")
-    if session._core is not core:
+    if not session.belongs_to(core):
         raise InvalidOptionError("the session belongs to another store")
 
 

@@ -36,10 +36,9 @@ from snapkv.times import LOGICAL_BITS, end_of_ms, physical_ms
 
 
 class KeyLocks:
-    """Locks of keys.
+    """Locks of keys, on which nothing relies: a call that gets none in time continues without it.
 
-    Nothing relies on them: a call that does not get a lock in time continues without it. So if two
-    calls hold a lock each and wait for the other's, both continue after a while.
+    So if two calls hold a lock each and wait for the other's, both continue after a while.
     """
 
     def __init__(self) -> None:
@@ -218,8 +217,7 @@ class StoreWriter(Reader):
         """Raise `ClockSkewError` if the local clock and the server's differ by too much.
 
         For an embedded engine the machine's clock is the server's, and only a store clock ahead of
-        it is an error, because it would move the times of all other processes. A clock behind moves
-        no process's times; imports and tests use such clocks.
+        it is an error, because it would move the times of all other processes.
 
         The server's clock is read again before raising: an old reading is wrong if this machine
         slept or a clock was set.

@@ -112,9 +112,8 @@ class Lookup:
 
         `known` are marks of an epoch that bound the search, one of them above `wanted`. Costs 0 to
         5 round trips for 16 million revisions, or some blocks of an embedded engine: see `search`
-        and `search_blocks`. A search that compaction overtakes begins again at the compaction
-        point. Raises `CompactedError` if that part of the history is gone. The caller must discard
-        the result if the engine was restored meanwhile.
+        and `search_blocks`. Raises `CompactedError` if that part of the history is gone. The caller
+        must discard the result if the engine was restored meanwhile.
         """
         bracket = Bracket(field, wanted, *self._bounds(field, wanted, known))
         try:

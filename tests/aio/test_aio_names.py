@@ -24,7 +24,7 @@ PAIRS = [
 ]
 CLOSED = {"close": "aclose"}
 INNER = {
-    "after_fork", "campaign_since", "check_ours", "dismiss", "enlist",
+    "after_fork", "belongs_to", "campaign_since", "check_ours", "dismiss", "enlist",
     "keyspace", "pairs", "reader", "renew", "wake",
 }  # fmt: skip
 """For layers of snapkv itself."""

@@ -218,9 +218,8 @@ class EtcdEngine(EngineBase):
     ) -> ReadResult:
         """Answer all ranges from one state; one round trip, about 1 us for a row.
 
-        Several round trips if the server does not take it as one request; then all ranges but one
-        must have revisions. Raises `InvalidKeyError` otherwise, and for a key too long
-        for any request.
+        Several round trips if the server does not take it as one request: `InvalidKeyError` if two
+        ranges have no revision then, and for a key that is too long for any request.
         """
         self._check_open()
         if not self.limits.reads_together([key + end for key, end, *_ in ranges], beside=0):

@@ -76,7 +76,6 @@ class PointReads:
         return GetResult(batch.answer.header, kvs[0] if kvs else None)
 
     def _end(self) -> None:
-        """End a request; send what waits."""
         self._sent -= 1
         waiting, self._waiting = self._waiting, []
         for batch in waiting:
