@@ -109,7 +109,7 @@ class Backoff:
     """The rounds that one leader has lost, and what follows from them for its next round.
 
     The more rounds a caller has lost, the further ahead its timestamp (aging). So writers that have
-    just won lose next, and all get a turn. A large commit, which others overtake on its way, claims
+    just won lose next, and all get a turn. A large commit, which takes long to arrive, claims
     the time at which it will arrive. Both claims count from the `FastestClock`, so timestamps do
     not run away from it, however many writers claim.
     """
