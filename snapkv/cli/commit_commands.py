@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -44,8 +44,8 @@ from snapkv.rendering.managed_fields import writers_of
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, dated, format_time, revision_of
 
-if TYPE_CHECKING:
-    from snapkv.fleet.merged_logs import MemberLogged
+LoggedChanges = tuple[Logged, Callable[[], Iterator[Difference[str]]]]
+"""A commit, and what returns its differences or raises `CompactedError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,6 @@ class LogOptions:
         }
 
 
-OneInLog = TypeVar("OneInLog", "Logged", "MemberLogged")
-
-
 @takes("observe", "archive", "audit", "timeout", "no_pager", "raw")
 @grouped(LogOptions, "which", None)
 @renders()
@@ -135,36 +132,35 @@ def log(
         if which.prefix:
             read["prefixes"] = prefixes_in(which.prefix, key=names.key)
         wanted = [names.key(key) for key in keys or ()]
-        found = logged(kv, *span, keys=wanted, **read)
+        commits = logged(kv, *span, keys=wanted, **read)
+        found = ((each, partial(differences_of, kv, each)) for each in commits)
         only = None if audit is None else partial(_only_key, kv)
-        write_log(out, renderer, found, which, partial(differences_of, kv), only)
+        write_log(out, renderer, found, which, only)
         check_existed(kv, wanted, read["prefixes"])
 
 
 def write_log(
     out: Output,
     renderer: Renderer,
-    found: Iterator[OneInLog],
+    found: Iterator[LoggedChanges],
     which: LogOptions,
-    changes_of: Callable[[OneInLog], Iterator[Difference[str]]],
-    only_key: Callable[[OneInLog], tuple[str | None, bool]] | None = None,
+    only_key: Callable[[Logged], tuple[str | None, bool]] | None = None,
 ) -> None:
     """Write the commits that are shown, with what each changed if options ask for it.
 
-    `changes_of` returns the differences of a commit, or raises `CompactedError`. `only_key`
-    returns the only key of a commit, None for several, and whether it was removed: for the audit
-    log. In the end the error stream has the number of ticks, and of commits in which only ignored
-    paths differ, that were left out.
+    `only_key` returns the only key of a commit, None for several, and whether it was removed: for
+    the audit log. In the end the error stream has the number of ticks, and of commits in which only
+    ignored paths differ, that were left out.
     """
 
-    def who_of(each: OneInLog) -> Who:
+    def who_of(each: Logged) -> Who:
         key, removed = (None, False) if only_key is None else only_key(each)
         return renderer.who(each.commit, key, removed=removed)
 
     ticks_left_out, details = 0, which.patch or renderer.rendering.asked
     out.headed(*COMMIT_HEADINGS, *(renderer.headings if details else ()), aligned=not details)
     wanted = which.wanted
-    for each in _until_enough(
+    for each, changes_of in _until_enough(
         found, lambda each: wanted(_by(each.commit, who_of(each))), which.count, which.ticks
     ):
         if each.is_tick and not which.ticks:
@@ -177,12 +173,11 @@ def write_log(
             out.record({**commit_json(each.commit), **who.as_json()}, *columns)
         else:
             try:
-                changes = changes_of(each)
+                changes = changes_of()
             except CompactedError:
                 changes = None
             shown = renderer.from_zero()
-            begins = (each if isinstance(each, Logged) else each.logged).begins
-            _write_detailed(out, shown, each.commit, changes, who_of(each), begins)
+            _write_detailed(out, shown, each.commit, changes, who_of(each), each.begins)
             renderer.ignored += shown.ignored
     out.flush()
     if ticks_left_out:
@@ -242,13 +237,16 @@ def _with_managers(
 
 
 def _until_enough(
-    found: Iterator[OneInLog], wanted: Callable[[OneInLog], bool], count: int | None, ticks: bool
-) -> Iterator[OneInLog]:
+    found: Iterator[LoggedChanges],
+    wanted: Callable[[Logged], bool],
+    count: int | None,
+    ticks: bool,
+) -> Iterator[LoggedChanges]:
     """Yield the commits that are wanted until `count` were shown, and those left out in between."""
     left = count
-    while left != 0 and (each := next(found, None)) is not None:
-        if wanted(each):
-            yield each
+    while left != 0 and (one := next(found, None)) is not None:
+        if wanted(each := one[0]):
+            yield one
             if left is not None and (ticks or not each.is_tick) and not each.is_ignored:
                 left -= 1
 

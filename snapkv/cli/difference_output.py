@@ -56,7 +56,6 @@ from snapkv.rendering.managed_fields import writers_of
 from snapkv.rendering.text_lines import LINES_MAX, Line, View
 from snapkv.rendering.value_difference import UNSHOWN
 from snapkv.rendering.value_tree import compact
-from snapkv.times import physical_ms
 
 REDACT_VARIABLE = "SNAPKV_REDACT"
 
@@ -310,11 +309,8 @@ class Renderer:
         self, of: Commit | Version, key: str | None, *, removed: bool = False
     ) -> AuditEvent | None:
         """Return the event of the audit log that made a commit, or a version."""
-        if self._audit is None:
-            return None
-        revision = of.source_revision or (None if key is None else of.revision)
-        at_ms = None if of.ts is None else physical_ms(of.ts)
-        return self._audit.find(key, revision, at_ms, removed=removed)
+        log = self._audit
+        return None if log is None else log.made(of, key, of.ts, removed=removed)
 
     def covers(self, key: str) -> bool:
         """Return whether the values of a key are not shown."""

@@ -138,21 +138,6 @@ class MemberLogged(NamedTuple):
     reads: Keys
     logged: Logged
 
-    @property
-    def commit(self) -> Commit:
-        """The commit, or the write of another program."""
-        return self.logged.commit
-
-    @property
-    def is_tick(self) -> bool:
-        """Whether it changed no key and says nothing."""
-        return self.logged.is_tick
-
-    @property
-    def is_ignored(self) -> bool:
-        """Whether it changed only what does not count."""
-        return self.logged.is_ignored
-
 
 def logs(
     members: Members, span: HistorySpan, *, newest_first: bool = True, **wanted: Any

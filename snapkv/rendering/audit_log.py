@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, Protocol
 
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.kubernetes_names import key_of, name_of, resource_name
+from snapkv.times import physical_ms
 
 EVENTS_MAX = 500_000
 """The most events that are kept; the oldest ones go first."""
@@ -109,6 +110,18 @@ class Who:
         return found if self.event is None else {**found, "audit": self.event.as_json()}
 
 
+class HasRevision(Protocol):
+    """A version or a commit."""
+
+    @property
+    def revision(self) -> int:
+        """Its revision."""
+
+    @property
+    def source_revision(self) -> int | None:
+        """The revision that it recorded."""
+
+
 class AuditLog:
     """The events of one audit log, in files of JSON lines, also compressed (`.gz`).
 
@@ -164,6 +177,14 @@ class AuditLog:
         for kept in (self._by_revision, self._by_object):
             if len(kept) > EVENTS_MAX:
                 kept.popitem(last=False)
+
+    def made(
+        self, of: HasRevision, key: str | None, timestamp: int | None, *, removed: bool = False
+    ) -> AuditEvent | None:
+        """Return the event that made a version of a key, or a commit (`key` as for `find`)."""
+        revision = of.source_revision or (None if key is None else of.revision)
+        at_ms = None if timestamp is None else physical_ms(timestamp)
+        return self.find(key, revision, at_ms, removed=removed)
 
     def find(
         self, key: str | None, revision: int | None, at_ms: int | None, *, removed: bool = False

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 from markupsafe import Markup
 
 from snapkv.errors import InvalidOptionError, NotObservedError
 from snapkv.layout import SourceId
 from snapkv.reading.text_search import CommitFilter
-from snapkv.rendering.audit_log import AuditEvent, AuditLog
+from snapkv.rendering.audit_log import AuditEvent, AuditLog, HasRevision
 from snapkv.rendering.ignored_paths import IgnoredPaths
 from snapkv.rendering.paths import NONE
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
@@ -109,18 +109,6 @@ class Site:
         return [*found, ("/restore", label)] if self.restores else found
 
 
-class HasRevision(Protocol):
-    """A version or a commit."""
-
-    @property
-    def revision(self) -> int:
-        """Its revision."""
-
-    @property
-    def source_revision(self) -> int | None:
-        """The revision that it recorded."""
-
-
 def word_of(timestamp: int) -> str:
     """Return a timestamp as the command line takes it: as a date if that is as exact."""
     exact = timestamp != end_of_ms(physical_ms(timestamp))
@@ -210,11 +198,8 @@ class Context(PageRequest):
         self, key: str | None, of: HasRevision, timestamp: int | None, *, removed: bool
     ) -> AuditEvent | None:
         """Return the event of the audit log that wrote a version of a key, or a commit."""
-        if self.audit is None:
-            return None
-        revision = of.source_revision or (None if key is None else of.revision)
-        at_ms = None if timestamp is None else physical_ms(timestamp)
-        return self.audit.find(key, revision, at_ms, removed=removed)
+        log = self.audit
+        return None if log is None else log.made(of, key, timestamp, removed=removed)
 
     def attributed(self, step: CommitSummary, *managers: str) -> CommitSummary:
         """Add to a commit what managers and the audit log say of it."""

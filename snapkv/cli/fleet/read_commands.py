@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from heapq import merge
 from operator import attrgetter
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from snapkv.base.clocks import SystemClock
 from snapkv.cli.command_output import Output
 from snapkv.cli.commands import argument
-from snapkv.cli.commit_commands import LogOptions, write_log
+from snapkv.cli.commit_commands import LoggedChanges, LogOptions, write_log
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.fleet.chosen_fleet import (
@@ -55,7 +55,7 @@ from snapkv.errors import KeyNotFoundError
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.member import Member
 from snapkv.fleet.members import Behind, FleetStatus, HistorySpan, MemberStatus, span_of, status_of
-from snapkv.fleet.merged_logs import MemberLogged, differences_in, logs, versions
+from snapkv.fleet.merged_logs import differences_in, logs, versions
 from snapkv.fleet.moment import FleetMoment
 from snapkv.fleet.open_member import OpenMember
 from snapkv.model import Difference, Entry
@@ -221,16 +221,15 @@ def log(
             in_order = (which.count, which.oldest_first)
             write_versions(out, renderer, key, shown, which.wanted, *in_order, until)
             return
-        found = logs(open_fleet.members, span, **read)
-        found = _of_members(out, found)
-        changes_of = partial(differences_in, open_fleet.members)
-        write_log(out, renderer, found, which, changes_of)
+        write_log(out, renderer, _logged(out, open_fleet, span, read), which)
 
 
-def _of_members(out: Output, found: Iterator[MemberLogged]) -> Iterator[MemberLogged]:
-    for each in found:
+def _logged(
+    out: Output, open_fleet: OpenFleet, span: HistorySpan, read: dict[str, Any]
+) -> Iterator[LoggedChanges]:
+    for each in logs(open_fleet.members, span, **read):
         out.member = each.member
-        yield each
+        yield each.logged, partial(differences_in, open_fleet.members, each)
 
 
 def _history_span(
