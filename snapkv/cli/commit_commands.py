@@ -92,7 +92,7 @@ class LogOptions:
         """Return the arguments of `snapkv.reading.log.log` for these commits, without the span."""
         text = None
         if self.changed is not None:
-            text = TextSearch.of(self.changed, self.ignore_case, shows=renderer.shows)
+            text = TextSearch.of(self.changed, self.ignore_case, shows=renderer.ignored_paths.shows)
         return {
             "prefixes": prefixes_in(self.prefix) if self.prefix else (),
             "newest_first": not self.oldest_first,

@@ -316,10 +316,6 @@ class Renderer:
         """Return whether the values of a key are not shown."""
         return self._redaction.covers(key)
 
-    def shows(self, key: str) -> bool:
-        """Return whether the values of a key are shown."""
-        return not self.covers(key)
-
     def _read(self, value: bytes, whys: list[str]) -> Decoded:
         """Return what a value says; of another kind by itself, and why; without a late decoder."""
         if self._stopped or not self._decodes:

@@ -113,8 +113,6 @@ def import_prefix(
     shown = _denial_explained(source if elsewhere else None)
     with shown, _importing(options, tried, dry_run) as kv:
         target = under + ("" if strip else prefix)
-        if not dry_run:
-            kv._core.check_own()  # before it asks
         if replace and not dry_run and (there := kv.at().count(target)):
             report_longer_names(LongerNames(target, kv.at().keys(target)))
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
@@ -266,7 +264,7 @@ def _importing(options: StoreOptions, tried: Import, dry_run: bool) -> Iterator[
     """Yield the store; before it is made, the import is tried in memory: no empty store is left."""
     with ExitStack() as held:
         try:
-            kv = held.enter_context(options.open_store())
+            kv = held.enter_context(options.open_store(asks=not dry_run))
         except StoreNotFoundError:
             if dry_run:
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -140,7 +140,6 @@ def load(
         else readable_file(file)
     )
     with source as stream, _loading(options, stream) as (kv, checked):
-        kv._core.check_own()  # before it asks
         if replace and kv.info()["commits"]:
             confirm_found(
                 kv.at().count(),
@@ -162,7 +161,7 @@ def _loading(options: StoreOptions, file: BinaryIO) -> Iterator[tuple[SnapshotKV
     """Yield the store and the dump, verified before a store is made: no empty store is left."""
     with ExitStack() as held:
         try:
-            kv = held.enter_context(options.open_store())
+            kv = held.enter_context(options.open_store(asks=True))
         except StoreNotFoundError:
             file = verified(file, COMMIT_BYTES_MAX)
             kv = held.enter_context(options.open_store(create=True))
@@ -189,11 +188,15 @@ def status(options: StoreOptions) -> None:
         facts = kv.info()
         with suppress(NotObservedError):
             facts["keys"] = kv.at().count()
-    fields = {
+    options.output.facts(_facts_json(facts), list(_rows(facts, options.raw).items()))
+
+
+def _facts_json(facts: Json) -> Json:
+    """Return facts for JSON; the names of times end with `_timestamp`."""
+    return {
         fact.removesuffix("_timestamp"): time_json(value) if fact.endswith("_timestamp") else value
         for fact, value in facts.items()
     }
-    options.output.facts(fields, list(_rows(facts, options.raw).items()))
 
 
 def _rows(facts: Json, raw: bool) -> dict[str, str]:
@@ -254,7 +257,9 @@ def health(
     options = replace(options, timeout=options.timeout or TIMEOUT)
     with options.open_store(silent=True) as store:
         found = store.health(timeout=seconds(options.timeout) or 0.0)
-    options.output.facts(health_json(found), _health_rows(found, raw=options.raw))
+    fields = asdict(found) | {"latency_s": round(found.latency_s, 6)}
+    fields["newest_timestamp"] = found.newest_timestamp or None
+    options.output.facts(_facts_json(fields), _health_rows(found, raw=options.raw))
     if not found.answers:
         report_error(str(found.error))
         raise typer.Exit(Exit.LATER)
@@ -262,20 +267,6 @@ def health(
         newest = "no commit" if found.age_s is None else f"the newest commit is {_age(found)}"
         report_error(f"{newest}; at most {max_age} is allowed")
         raise typer.Exit(Exit.NO)
-
-
-def health_json(found: Health) -> Json:
-    """Return how a store answered, for JSON."""
-    return {
-        "answers": found.answers,
-        "error": found.error,
-        "latency_s": round(found.latency_s, 6),
-        "newest": time_json(found.newest_timestamp or None),
-        "age_s": found.age_s,
-        "skew_s": found.skew_s,
-        "earliest": time_json(found.earliest_timestamp),
-        "size_bytes": found.size_bytes,
-    }
 
 
 def _health_rows(found: Health, *, raw: bool) -> list[tuple[str, str]]:

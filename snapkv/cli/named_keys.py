@@ -71,9 +71,8 @@ def check_existed(kv: Keys, keys: Sequence[str], prefixes: Sequence[str]) -> Non
             raise KeyNotFoundError(key, reason=reason)
     for each in filter(None, prefixes):
         if not head.count(each) and _newest(kv, each, None, True) is None:
-            raise KeyNotFoundError(
-                each, reason=f"no commit changed a key that begins with {each!r}"
-            )
+            reason = f"no commit changed a key that begins with {each!r}"
+            raise KeyNotFoundError(each, reason=reason)
 
 
 def _newest(

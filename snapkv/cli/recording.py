@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Annotated, Any
@@ -211,18 +211,9 @@ def status_text(status: RecordStatus) -> str:
 
 def status_json(status: RecordStatus) -> Json:
     """Return what a recorder reports for JSON."""
-    return {
-        "state": status.state,
-        "commits": status.commits,
-        "changes": status.changes,
+    return asdict(replace(status, error=None)) | {
         "recorded": time_json(status.recorded or None),
-        "recorded_revision": status.recorded_revision,
         "seen": time_json(status.seen or None),
-        "seen_revision": status.seen_revision,
         "lag_s": round(status.lag_s(SystemClock().now_ms()), 3),
-        "bytes": status.bytes,
-        "gaps": list(status.gaps),
-        "has_secrets": status.has_secrets,
-        "unread": dict(status.unread),
         "error": None if status.error is None else message_of(status.error),
     }

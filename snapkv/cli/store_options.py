@@ -262,12 +262,13 @@ class StoreOptions:
 
     @contextmanager
     def open_store(
-        self, *, create: bool = False, silent: bool = False, **more: Any
+        self, *, create: bool = False, silent: bool = False, asks: bool = False, **more: Any
     ) -> Iterator[SnapshotKV]:
         """Open the store, and close it in the end.
 
-        If opening takes long, a line on the error stream names the store, unless `silent`. `more`
-        are options of `snapkv.open`.
+        If opening takes long, a line on the error stream names the store, unless `silent`. A
+        command that `asks` fails before that if it may not write. `more` are options of
+        `snapkv.open`.
         """
         url = self.url
         with warnings_shown(), nullcontext() if silent else patience(url):
@@ -284,6 +285,8 @@ class StoreOptions:
         if create and url.startswith("memory:"):
             report_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")
         with store:
+            if asks:
+                store._core.check_own()
             yield store
 
     @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 from snapkv.base.files import readable
@@ -22,9 +23,8 @@ from snapkv.cli.terminal import (
     report_longer_names,
     standard_input,
 )
-from snapkv.errors import InvalidTimeError, KeyNotFoundError, RevertConflictError
+from snapkv.errors import InvalidTimeError, RevertConflictError
 from snapkv.model import Absent, AtRevision, Commit, Difference, Guard
-from snapkv.reading.snapshot import Snapshot
 from snapkv.store.restore import ChosenKeys, planned
 from snapkv.store.store import SnapshotKV
 
@@ -107,11 +107,13 @@ def rm(
     if bool(keys) == bool(prefix):
         raise CommandError("rm takes either keys or --prefix")
     guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
-    with options.open_store() as kv:
-        kv._core.check_own()  # before it asks
+    with options.open_store(asks=True) as kv:
         prefixes = prefixes_in(prefix) if prefix else ()
         if not force:
-            _check_there(kv.at(), keys, prefixes)
+            head = kv.at()
+            first = chain.from_iterable(head.keys(each, limit=1) for each in prefixes)
+            there = [*filter(head.__contains__, keys), *first]
+            ChosenKeys(keys, list(prefixes)).check_found(there)
         if prefix:
             _confirm_removal(kv, prefixes, yes=yes)
         commit = kv.commit(
@@ -135,15 +137,6 @@ def _confirm_removal(kv: SnapshotKV, prefixes: tuple[str, ...], *, yes: bool) ->
         confirm_found(look(), look, question, yes=False)
 
 
-def _check_there(head: Snapshot[str], keys: list[str], prefixes: tuple[str, ...]) -> None:
-    for key in keys:
-        if key not in head:
-            raise KeyNotFoundError(key)
-    for prefix in prefixes:
-        if not head.count(prefix):
-            raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
-
-
 @takes("note", "meta", "writer", "force_fork", "raw", "archive")
 @renders("redact", "kind", "decoder")
 def restore(
@@ -163,9 +156,7 @@ def restore(
     Shows what will change, and asks.
     """
     target, chosen = moment(when), ChosenKeys.of(keys or (), prefix or ())
-    with options.open_store() as kv:
-        if not dry_run:
-            kv._core.check_own()  # before it asks
+    with options.open_store(asks=not dry_run) as kv:
         target = settled(kv, target)
         target = kv.resolved() if target is None else target
 
@@ -201,9 +192,7 @@ def revert(
     """
     chosen = ChosenKeys.of(key or (), prefix or ())
     typed = [moment(each) for each in commits]
-    with options.open_store() as kv:
-        if not dry_run:
-            kv._core.check_own()  # before it asks
+    with options.open_store(asks=not dry_run) as kv:
         whens = [settled(kv, each) or kv.resolved() for each in typed]
         what = f"revert {', '.join(time_text(kv.timestamp_of(each)) for each in whens)}"
         change = partial(kv.revert, *whens, **chosen._asdict(), theirs=theirs, force=force)

@@ -145,8 +145,12 @@ class Members:
         engines = [each.name for each in asked if not each.member.is_archive]
 
         def ask(each: OpenMember) -> dict[str, int | SnapKVError]:
-            group = groups.get(each.name)
-            return {each.name: _final_or_error(each)} if group is None else _reached(group)
+            if (group := groups.get(each.name)) is not None:
+                return _reached(group)
+            try:
+                return {each.name: each.resolved()}
+            except (*AWAY, NotObservedError) as e:
+                return {each.name: e}
 
         found: dict[str, int | SnapKVError] = {}
         for part in self.each([*groups, *engines], ask).values():
@@ -175,13 +179,6 @@ class Members:
             errors = {name: str(e) for name, e in found.items() if isinstance(e, SnapKVError)}
             raise MembersBehindError(0, errors, asked="no moment is known to be final")
         return newest
-
-
-def _final_or_error(connection: OpenMember) -> int | SnapKVError:
-    try:
-        return connection.resolved()
-    except (*AWAY, NotObservedError) as e:
-        return e
 
 
 def _reached(group: Sequence[OpenMember]) -> dict[str, int | SnapKVError]:

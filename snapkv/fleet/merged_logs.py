@@ -59,11 +59,8 @@ def versions(members: Members, span: HistorySpan, key: str) -> MemberSteps[Membe
     def read(reads: Keys, low: int | None, high: int) -> Iterator[Version]:
         return reads.history(key, since=low, until=high)
 
-    able = {
-        name: end
-        for name, end in span.ends.items()
-        if members.by_name[name].member.may_have_key(key)
-    }
+    of = members.by_name
+    able = {name: end for name, end in span.ends.items() if of[name].member.may_have_key(key)}
     found = in_order(members, able, span.since, read, lambda version: version.ts or 0)
     return MemberSteps((MemberVersion(*each) for each in found), span)
 

@@ -113,25 +113,6 @@ def as_tree(found: object, depth: int = 0) -> Tree:
     return OtherText(found)
 
 
-def same(before: Tree, after: Tree) -> bool:
-    """Check that two trees are equal, types and all: 1, 1.0 and True differ.
-
-    >>> same({"a": [1]}, {"a": [1]}), same(1, True), same(1, 1.0)
-    (True, False, False)
-    """
-    if before is after:
-        return True
-    if type(before) is not type(after):
-        return False
-    if isinstance(before, dict):
-        if before.keys() != after.keys():
-            return False
-        return all(same(part, after[key]) for key, part in before.items())
-    if isinstance(before, list):
-        return len(before) == len(after) and all(map(same, before, after))
-    return _scalar_id(before) == _scalar_id(after)
-
-
 def _scalar_id(scalar: Tree) -> object:
     if isinstance(scalar, WrittenFloat):
         return scalar.exact
@@ -139,9 +120,10 @@ def _scalar_id(scalar: Tree) -> object:
 
 
 class Numbers:
-    """Numbers trees so that two have the same number exactly if they are the `same`.
+    """Numbers trees so that two have the same number exactly if they are equal, types and all.
 
-    Keep the trees while this is in use. Costs one pass over each tree, whatever is asked.
+    1, 1.0 and True differ. Keep the trees while this is in use. Costs one pass over each tree,
+    whatever is asked.
     """
 
     def __init__(self) -> None:

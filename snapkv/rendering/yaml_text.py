@@ -13,8 +13,6 @@ from typing import Any
 
 from snapkv.base.text import escaped
 from snapkv.rendering.value_tree import (
-    DEPTH_MAX,
-    NODES_MAX,
     NotThisKindError,
     OtherText,
     Tree,
@@ -80,7 +78,7 @@ class _Builder:
 
     def __init__(self) -> None:
         self.document: Tree = None
-        self._documents = self._nodes = 0
+        self._documents = 0
         self._open: list[dict[str, Tree] | list[Tree]] = []
         self._keys: list[str | None] = []
         self._anchors: dict[str, Tree] = {}
@@ -103,16 +101,11 @@ class _Builder:
             self._keys.pop()
 
     def _start(self, container: dict[str, Tree] | list[Tree], anchor: str | None) -> None:
-        if len(self._open) > DEPTH_MAX:
-            raise NotThisKindError(f"is nested deeper than {DEPTH_MAX} levels")
         self._add(container, anchor, is_scalar=False)
         self._open.append(container)
         self._keys.append(None)
 
     def _add(self, part: Tree, anchor: str | None, *, is_scalar: bool) -> None:
-        self._nodes += 1
-        if self._nodes > NODES_MAX:
-            raise NotThisKindError(f"has more than {NODES_MAX:,} parts")
         if anchor is not None:
             self._anchors[anchor] = part
         if not self._open:

@@ -48,7 +48,9 @@ class ChosenKeys(NamedTuple):
     def __str__(self) -> str:
         return shortened_text(", ".join(map(repr, self.prefixes + self.keys)), NAMES_CHARS_MAX)
 
-    def check_found(self, names: Iterable[str], where: str, timestamp: int | None = None) -> None:
+    def check_found(
+        self, names: Iterable[str], where: str = "", timestamp: int | None = None
+    ) -> None:
         """Raise `KeyNotFoundError` for one that is not among some names; `where` is for people."""
         names = set(names)
         for key in self.keys:

@@ -21,11 +21,10 @@ from snapkv.ui.key_differences import (
     ADDED,
     CHANGED,
     REMOVED,
-    VALUES_BYTES_MAX,
     Attributed,
     Counted,
     Row,
-    row,
+    Rows,
 )
 from snapkv.ui.page_source import Budget, Source
 from snapkv.ui.quiet_commits import (
@@ -221,7 +220,7 @@ def _between(
     text: TextSearch | None = None,
 ) -> Iterator[CommitSummary]:
     found = changed(source.reader, *span, low, high)
-    for each, ignored in marked(source.reader, source.reads.keyspace, found, ignores, text):
+    for each, ignored in marked(source.reader, source.keys.keyspace, found, ignores, text):
         yield replace(step_of(source, each), ignored=ignored)
 
 
@@ -306,7 +305,7 @@ def commit_at(
     first = b"" if after is None else source.encode(after) + b"\0"
     own = (each for each in whole.touched if is_own(source, each))
     touched = [each for each in own if each.last.kv.key >= first]
-    rows = list(_rows(source, touched[:limit], low))
+    rows = _rows(source, touched[:limit], low)
     more = max(0, len(touched) - limit)
     last = rows[-1].key if rows and more else None
     return CommitPage(step_of(source, whole), rows, more, low.revision, last)
@@ -332,14 +331,12 @@ def _joined(found: list[CommitChanges]) -> CommitChanges:
     return found[-1]._replace(touched=touched_by(event for each in touched for event in each))
 
 
-def _rows(source: Source, touched: list[Touched], low: Mark) -> Iterator[Row]:
-    held = 0
+def _rows(source: Source, touched: list[Touched], low: Mark) -> Rows:
+    rows = Rows(source)
     for at in range(0, len(touched), READS_MAX):
         some = touched[at : at + READS_MAX]
         befores = values_before(source.reader, some, low)
         for each, before in zip(some, befores, strict=True):
-            after = each.last.kv.value if each.exists else None
-            held += len(before or b"") + len(after or b"")
-            yield row(
-                source, source.decode(each.last.kv.key), before, after, held <= VALUES_BYTES_MAX
-            )
+            kv = each.last.kv
+            rows.add(source.decode(kv.key), before, kv.value if each.exists else None)
+    return rows

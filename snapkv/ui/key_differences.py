@@ -62,6 +62,18 @@ class Row:
         )
 
 
+class Rows(list[Row]):
+    """The rows of a page; beyond `VALUES_BYTES_MAX` bytes of values, they have only the sizes."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._room = source, VALUES_BYTES_MAX
+
+    def add(self, key: str, before: bytes | None, after: bytes | None) -> None:
+        """Add the row of a key."""
+        self._room -= len(before or b"") + len(after or b"")
+        self.append(row(self._source, key, before, after, self._room >= 0))
+
+
 class Counted:
     """What has counts of keys that differ, by kind."""
 
@@ -148,11 +160,11 @@ def _gathered(
     source: Source, pairs: Both, prefix: str, most: tuple[int, int], budget: Budget, *, scans: bool
 ) -> Differences:
     """Return a page of differences; `scans`: keys without a difference are passed over, too."""
-    limit, children_max = most
-    found, held, looked, last, more = Differences(), 0, 0, None, None
+    (limit, children_max), rows = most, Rows(source)
+    found, looked, last, more = Differences(rows), 0, None, None
     for stored, before, after in pairs:
         check_in_time()
-        if looked >= LOOKED_MIN and budget.over and (scans or len(found.rows) >= limit):
+        if looked >= LOOKED_MIN and budget.over and (scans or len(rows) >= limit):
             break
         last, looked = stored, looked + 1
         if before == after:
@@ -161,9 +173,8 @@ def _gathered(
         found.counts[kind] += 1
         if (child := child_of(key, prefix)) in found.children or len(found.children) < children_max:
             found.children.setdefault(child, Counter())[kind] += 1
-        if len(found.rows) < limit:
-            held += len(before or b"") + len(after or b"")
-            found.rows.append(row(source, key, before, after, held <= VALUES_BYTES_MAX))
+        if len(rows) < limit:
+            rows.add(key, before, after)
             more = key
     else:
         return replace(found, after=more if found.total > len(found.rows) else None)

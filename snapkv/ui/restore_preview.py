@@ -17,7 +17,7 @@ from snapkv.store.revert import revert_plans
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 from snapkv.ui.commit_list import steps_on
-from snapkv.ui.key_differences import VALUES_BYTES_MAX, Row, kind_of, row
+from snapkv.ui.key_differences import Row, Rows, kind_of
 from snapkv.ui.page_source import Budget, Source
 
 ROWS_MAX = 500
@@ -118,11 +118,9 @@ class Restores:
         """Return what would change; raises as `SnapshotKV.restore` and `revert`."""
         plan = self._planned(wanted)
         counts = Counter(kind_of(each.before, each.after) for each in plan.changes)
-        rows, held = list[Row](), 0
+        rows = Rows(self._source)
         for each in plan.changes[:rows_max]:
-            held += len(each.before or b"") + len(each.after or b"")
-            whole = held <= VALUES_BYTES_MAX
-            rows.append(row(self._source, each.key, each.before, each.after, whole))
+            rows.add(each.key, each.before, each.after)
         longer = LongerNames(wanted.prefix, (each.key for each in plan.changes))
         total, named = len(plan.changes), str(longer) if longer and not wanted.key else None
         phrase, conflicts = wanted.phrase(total), plan.conflicts

@@ -88,10 +88,7 @@ def _once(out: Output, done: Round, quiet: bool) -> None:
             f"snapkv: {counted(len(done.refused), 'member')} had a newer time already: "
             f"{listed(done.refused)}"
         )
-    for name, why in list(done.failed.items())[:NAMED_MAX]:
-        report_error(f"{name}: {why}")
-    if (more := len(done.failed) - NAMED_MAX) > 0:
-        report_error(f"and {more:,} more")
+    _report_each([f"{name}: {why}" for name, why in done.failed.items()])
     if done.failed:
         raise typer.Exit(Exit.LATER)
 
@@ -127,22 +124,14 @@ class Rounds:
         self.rounds, self.newest = self.rounds + 1, done
         self.widest_s = max(self.widest_s, done.spread)
         began, over = _series(self.failed, done.failed, 1)
-        _report_each(
-            [
-                f"{name}: {done.failed[name]}{'' if ends else '; it goes on trying'}"
-                for name in began
-            ]
-        )
+        then = "" if ends else "; it goes on trying"
+        _report_each([f"{name}: {done.failed[name]}{then}" for name in began])
         for name, rounds in over[:NAMED_MAX]:
             report(f"snapkv: {name} ticks again, after {counted(rounds, 'round')} that failed")
         began, over = _series(self.refused, done.refused, REFUSED_ROUNDS)
-        _report_each(
-            [
-                f"{name}: its time is {time_text(done.refused[name])}, newer than the rounds: "
-                "another ticker, or a clock that is ahead"
-                for name in began
-            ]
-        )
+        why = "newer than the rounds: another ticker, or a clock that is ahead"
+        times = {name: time_text(done.refused[name]) for name in began}
+        _report_each([f"{name}: its time is {shown}, {why}" for name, shown in times.items()])
         for name, rounds in over[:NAMED_MAX]:
             if rounds >= REFUSED_ROUNDS:
                 report(
