@@ -56,6 +56,7 @@ from snapkv.rendering.managed_fields import writers_of
 from snapkv.rendering.text_lines import LINES_MAX, Line, View
 from snapkv.rendering.value_difference import UNSHOWN
 from snapkv.rendering.value_tree import compact
+from snapkv.times import physical_ms
 
 REDACT_VARIABLE = "SNAPKV_REDACT"
 
@@ -309,8 +310,8 @@ class Renderer:
         self, of: Commit | Version, key: str | None, *, removed: bool = False
     ) -> AuditEvent | None:
         """Return the event of the audit log that made a commit, or a version."""
-        log = self._audit
-        return None if log is None else log.made(of, key, of.ts, removed=removed)
+        log, at_ms = self._audit, None if of.ts is None else physical_ms(of.ts)
+        return None if log is None else log.made(of, key, at_ms, removed=removed)
 
     def covers(self, key: str) -> bool:
         """Return whether the values of a key are not shown."""

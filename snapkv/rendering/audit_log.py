@@ -24,7 +24,6 @@ from typing import Any, Protocol
 
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.kubernetes_names import key_of, name_of, resource_name
-from snapkv.times import physical_ms
 
 EVENTS_MAX = 500_000
 """The most events that are kept; the oldest ones go first."""
@@ -179,11 +178,10 @@ class AuditLog:
                 kept.popitem(last=False)
 
     def made(
-        self, of: HasRevision, key: str | None, timestamp: int | None, *, removed: bool = False
+        self, of: HasRevision, key: str | None, at_ms: int | None, *, removed: bool = False
     ) -> AuditEvent | None:
-        """Return the event that made a version of a key, or a commit (`key` as for `find`)."""
+        """Return the event that made a version of a key, or a commit; otherwise as `find`."""
         revision = of.source_revision or (None if key is None else of.revision)
-        at_ms = None if timestamp is None else physical_ms(timestamp)
         return self.find(key, revision, at_ms, removed=removed)
 
     def find(

@@ -198,8 +198,8 @@ class Context(PageRequest):
         self, key: str | None, of: HasRevision, timestamp: int | None, *, removed: bool
     ) -> AuditEvent | None:
         """Return the event of the audit log that wrote a version of a key, or a commit."""
-        log = self.audit
-        return None if log is None else log.made(of, key, timestamp, removed=removed)
+        log, at_ms = self.audit, None if timestamp is None else physical_ms(timestamp)
+        return None if log is None else log.made(of, key, at_ms, removed=removed)
 
     def attributed(self, step: CommitSummary, *managers: str) -> CommitSummary:
         """Add to a commit what managers and the audit log say of it."""

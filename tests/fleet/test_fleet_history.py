@@ -331,7 +331,7 @@ def test_an_archive_that_ends_before_the_compaction_hides_nothing(sites):
         assert [each.commit for each in fleet.commits()] == list(one.commits())
         assert [each.version for each in fleet.history("k")] == list(one.history("k"))
     span = span_of(fleet._members, ["a"], None, stamps[5], "error")
-    assert [each.commit.ts for each in logs(fleet._members, span)] == stamps[5:3:-1]
+    assert [each.logged.commit.ts for each in logs(fleet._members, span)] == stamps[5:3:-1]
 
 
 def test_times_that_no_archive_recorded_before_the_compaction_are_missing(sites):
