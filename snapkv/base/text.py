@@ -209,6 +209,15 @@ def value_json(value: bytes | None) -> Any:
     return {"base64": b64encode(value).decode()} if value is not None and text is None else text
 
 
+def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object of JSON; raise `ValueError` for a name that occurs twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return found
+
+
 def key_json(key: str) -> Any:
     r"""Return a key for JSON: its text, or base64 of an observed key that is not UTF-8.
 

@@ -336,10 +336,6 @@ def _version_record(
 # --- differences and origins ---
 
 
-def _redacted(key: str) -> CommandError:
-    return CommandError(f"the values of {key_text(key)} are redacted: blame would show them")
-
-
 BeforeArgument = Annotated[str, argument("TIME", "The time before.")]
 AfterArgument = Annotated[str, argument("TIME", "The time after; else now.")]
 ExitCodeOption = Annotated[bool, option("--exit-code", "End with 1 when there are differences.")]
@@ -400,15 +396,14 @@ def blame(
     was compacted, what the oldest version has may be older than it.
     """
     when, renderer = moment(at), Renderer(rendering, audit=options.audit_log([key]))
-    if renderer.covers(key):
-        raise _redacted(key)
     headings = ("TIME", "REVISION", "WRITER", "PLACE", "VALUE")
     with options.long_output() as out:
         out.headed(*headings, aligned=True)
         with options.readable() as kv:
             when, key = settled(kv, when), renderer.name_keys(kv).key(key)
             if renderer.covers(key):
-                raise _redacted(key)
+                what = f"the values of {key_text(key)} are redacted"
+                raise CommandError(f"{what}: blame would show them")
             until = None if when is None else kv.timestamp_of(when)
             view, name = with_long_keys(kv, key)
             versions: Iterable[Version] = view.history(name)

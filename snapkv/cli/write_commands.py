@@ -62,7 +62,6 @@ def put(
 
 
 def _pairs(words: list[str]) -> dict[str, bytes]:
-    """Return the keys and values of the words on a command line."""
     if len(words) % 2:
         raise CommandError(f"put takes a value after each key; {words[-1]!r} has none")
     keys, values = words[::2], words[1::2]

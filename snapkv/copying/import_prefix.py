@@ -197,18 +197,13 @@ class _Import:
             elif new and not old:
                 yield new
 
-    def _check_replace(self, key: str, *, removes: bool = False) -> None:
+    def _check_replace(self, key: str, *, removes: bool) -> None:
         if self.replace:
             return
+        what, verb = " with another value than the source", "overwrite"
         if removes:
-            raise StoreNotEmptyError(
-                f"the store has key {key!r}, which the source does not have; "
-                "pass replace=True to remove it"
-            )
-        raise StoreNotEmptyError(
-            f"the store has key {key!r} with another value than the source; "
-            "pass replace=True to overwrite it"
-        )
+            what, verb = ", which the source does not have", "remove"
+        raise StoreNotEmptyError(f"the store has key {key!r}{what}; pass replace=True to {verb} it")
 
     def _committed(self, writes: list[Write], note: str | None, revision: int) -> Commit:
         """Commit one batch, unless another writer changes the target after `revision`."""
@@ -269,8 +264,8 @@ def _open_source(
 def _checked_note(note: str | None, default: str) -> str:
     if note is None:
         return f"import {default}"
-    if len(layout.encode_text(note, "note")) > layout.NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX:
-        limit = layout.NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX
+    limit = layout.NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX
+    if len(layout.encode_text(note, "note")) > limit:
         raise InvalidOptionError(f"the note of an import has at most {limit} bytes")
     return note
 
@@ -370,7 +365,6 @@ def _counted(pages: Iterable[list[KeyValue]], roots: tuple[bytes, ...], names: N
 
 
 def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
-    """Return whether the keys below a root belong to a snapkv store."""
     wanted = [Range(root + name, revision=revision) for name in (b"sys/format", b"sys/ts")]
     format_, ts = (result.kvs for result in engine.read(wanted).results)
     if not format_ or not ts:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from snapkv.base import files
-from snapkv.base.text import value_json
+from snapkv.base.text import fields_once, value_json
 from snapkv.errors import InvalidFileError, InvalidKeyError
 
 SOURCE_BYTES_MAX = 256 << 20
@@ -81,13 +81,8 @@ def read_json(file: BinaryIO, what: str, field: str) -> Iterator[tuple[str, byte
 
 
 def _parsed(text: bytes, where: str) -> Any:
-    def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
-            raise ValueError("an object has a name twice")
-        return found
-
     try:
-        return json.loads(text, object_pairs_hook=fields)
+        return json.loads(text, object_pairs_hook=fields_once)
     except (ValueError, RecursionError) as e:
         raise InvalidFileError(f"{where} is not JSON: {e}") from e
 

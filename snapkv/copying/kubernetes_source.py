@@ -340,7 +340,6 @@ class KubernetesFollower(SourceFollower):
     def _add(
         self, resource: Resource, position: int | None, objects: dict[str, RecordedObject]
     ) -> None:
-        """Begin to watch a resource."""
         source, name = self._source, resource.name
         self._streams[name] = stream = ResourceStream(
             source.api,

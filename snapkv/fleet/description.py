@@ -21,6 +21,7 @@ from typing import Any
 
 from snapkv.base.arguments import check_known, check_text, wrong_type
 from snapkv.base.files import FilePath, checked_path, typed_errors
+from snapkv.base.text import fields_once
 from snapkv.engine.etcd.options import FILES
 from snapkv.errors import InvalidFileError, InvalidOptionError, SnapKVError
 from snapkv.fleet.member import OBJECT_STORES, Member, archive_url, member_of
@@ -77,27 +78,18 @@ def _read(path: str) -> Mapping[str, Any]:
     is_json = path.endswith(".json")
     try:
         # editors on Windows write a byte order mark, which the parser of JSON skips by itself
-        found = _from_json(text) if is_json else tomllib.loads(text.decode("utf-8-sig"))
+        # a name that occurs twice is an error of both
+        found = (
+            json.loads(text, object_pairs_hook=fields_once)
+            if is_json
+            else tomllib.loads(text.decode("utf-8-sig"))
+        )
     except (ValueError, RecursionError) as e:
         form = "JSON" if is_json else "TOML"
         raise InvalidFileError(f"{path} is not {form}: {e}") from e
     if not isinstance(found, Mapping):
         raise InvalidFileError(f"{path} does not hold a fleet: write a table of members")
     return found
-
-
-def _from_json(text: bytes) -> Any:
-    """Return what a JSON text holds; a name that occurs twice is an error, as in TOML."""
-
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{twice!r} occurs twice")
-        return found
-
-    return json.loads(text, object_pairs_hook=distinct)
 
 
 def _mapping(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:

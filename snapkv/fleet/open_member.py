@@ -379,7 +379,6 @@ def _with_archive(why: SnapKVError, archive: str) -> str:
 
 
 def _manifest(archive: Reader) -> Manifest:
-    """Return the manifest of an archive that is open."""
     manifest: Manifest = archive.engine.manifest  # type: ignore[attr-defined]
     return manifest
 

@@ -161,7 +161,6 @@ class _Totals:
     hook_errors: int = 0
 
     def add(self, stats: Stats) -> None:
-        """Add what a store has counted."""
         for path, count in asdict(stats.lookups).items() if stats.lookups is not None else ():
             self.lookups[path] += count
         self.unknown += stats.unknown_outcomes
@@ -169,7 +168,6 @@ class _Totals:
         self.hook_errors += stats.hook_errors
 
     def copy(self) -> _Totals:
-        """Return an equal one."""
         lookups = defaultdict(int, self.lookups)
         return _Totals(lookups, self.unknown, self.restores, self.hook_errors)
 
@@ -289,7 +287,6 @@ class Metrics(Hooks):
             of_state.set(state == event.state)
 
     def _of(self, name: str, store: StoreLabel, *labels: str) -> Any:
-        """Return the metric of a store with more labels."""
         return self._kept[name].labels(store.url, store.name, *labels)
 
     # --- requests ---

@@ -122,7 +122,6 @@ def remainder(value: bytes) -> Hashable | None:
 
 
 def _drop(tree: Any, ignored: Patterns) -> None:
-    """Remove ignored paths from a tree."""
     if isinstance(tree, list):
         for item in tree:
             _drop(item, ignored.below(None))

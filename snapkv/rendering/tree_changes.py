@@ -172,7 +172,6 @@ class ListPairs:
         yield from zip(lefts[i : i + len(short)], rights[j : j + len(short)], strict=True)
 
     def _alike(self, before: Tree, after: Tree) -> int:
-        """Return how many entries two dicts have in common."""
         if not (isinstance(before, dict) and isinstance(after, dict)):
             return 0
         of = self._numbers.of

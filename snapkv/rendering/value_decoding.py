@@ -99,7 +99,6 @@ def _of_kind(kind: str, value: bytes) -> Decoded:
 
 
 def _made(kind: str, value: bytes) -> Decoded | None:
-    """Return a value of a kind, None if it is not of that kind."""
     try:
         return _LOADERS[kind](value)
     except NotThisKindError:

@@ -91,7 +91,7 @@ def test_delete_asks_and_removes_only_below_the_prefix(cli: Cli) -> None:
     ("text", "why"),
     [
         (b"{", "-, line 1 is not JSON"),
-        (b'{"key": "a", "key": "b"}', "an object has a name twice"),
+        (b'{"key": "a", "key": "b"}', "'key' occurs twice"),
         (b'\n{"key": "a"}\n7', "-, record 2 is not an object"),
         (b'{"key": "", "value": "1"}', "-, record 1 is not an object with a text as 'key'"),
         (b'{"key": "\\ud800"}', "-, record 1 cannot be stored"),

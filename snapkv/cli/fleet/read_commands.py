@@ -204,11 +204,8 @@ def log(
     time of its tick. With KEY it prints the versions of that key, with their values.
     """
     renderer, policy = Renderer(rendering), chosen.policy()
-    after, before_end, read = (
-        moment(which.since_, "since"),
-        moment(which.until),
-        which.read(renderer),
-    )
+    after, before_end = moment(which.since_, "since"), moment(which.until)
+    read = which.read(renderer)
     if key is not None and (which.prefix or read["details"]):
         what = "--prefix" if which.prefix else "options of differences"
         raise CommandError(f"log KEY prints the versions of a key: leave {what} out")

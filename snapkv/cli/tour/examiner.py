@@ -320,7 +320,6 @@ class Examiner:
         return dict(self.store.at(when).items())
 
     def _timed(self, ask: Callable[[], T]) -> T:
-        """Return an answer, and keep the time that it took."""
         started = perf_counter()
         try:
             return ask()

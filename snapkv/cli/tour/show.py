@@ -190,7 +190,6 @@ def _telling_key(examiner: Examiner, then: AskedDate) -> str | None:
 
 
 def _duration_text(seconds: float) -> str:
-    """Return a duration as people say it."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:,.0f} us"
     return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
