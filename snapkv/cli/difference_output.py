@@ -104,16 +104,9 @@ class RenderingOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        given = {
-            "--stat": self.stat,
-            "--name-only": self.name_only,
-            "--full": self.full,
-            "--side-by-side": self.side_by_side,
-            "--word": self.word,
-        }
-        chosen = [option for option, on in given.items() if on]
-        if len(chosen) > 1:
-            raise _exclude(chosen)
+        names = ("stat", "name_only", "full", "side_by_side", "word")
+        if len(chosen := [name for name in names if getattr(self, name)]) > 1:
+            raise _exclude([f"--{name.replace('_', '-')}" for name in chosen])
         if self.full and self.unified is not None:
             raise _exclude(["--full", "--unified"])
         if self.kind is not None and self.decoder is not None:

@@ -61,7 +61,8 @@ def versions(members: Members, span: HistorySpan, key: str) -> MemberSteps[Membe
 
     of = members.by_name
     able = {name: end for name, end in span.ends.items() if of[name].member.may_have_key(key)}
-    found = in_order(members, able, span.since, read, lambda version: version.ts or 0)
+    wanted = span._replace(ends=able)
+    found = in_order(members, wanted, read, lambda version: version.ts or 0)
     return MemberSteps((MemberVersion(*each) for each in found), span)
 
 
@@ -71,29 +72,29 @@ def commits(members: Members, span: HistorySpan) -> MemberSteps[MemberCommit]:
     def read(reads: Keys, low: int | None, high: int) -> Iterator[Commit]:
         return _history.commits(reads.reader, low, high, None, newest_first=False)
 
-    found = in_order(members, span.ends, span.since, read, lambda commit: commit.ts)
+    found = in_order(members, span, read, lambda commit: commit.ts)
     return MemberSteps((MemberCommit(*each) for each in found), span)
 
 
 def in_order(
     members: Members,
-    ends: Mapping[str, int],
-    since: int | None,
+    span: HistorySpan,
     read: ReadSpan[Step],
     ts_of: Callable[[Step], int],
     *,
     newest_first: bool = False,
 ) -> Iterator[tuple[str, Step]]:
-    """Yield members' names with what a function reads of their times in (since, end].
+    """Yield members' names with what a function reads of their times in a span.
 
     The first page of each member is read at once, in parallel if members wait for a network.
     """
 
     def steps(each: OpenMember) -> Iterator[tuple[str, Step]]:
-        found = begun(_steps_of(each, since, ends[each.name], read, ts_of, newest_first))
+        until = span.ends[each.name]
+        found = begun(_steps_of(each, span.since, until, read, ts_of, newest_first))
         return ((each.name, step) for step in found)
 
-    parts = members.each(list(ends), steps).values()
+    parts = members.each(list(span.ends), steps).values()
     yield from heapq.merge(
         *parts, key=lambda found: (ts_of(found[1]), found[0]), reverse=newest_first
     )
@@ -148,14 +149,7 @@ def logs(
         found = log_of(reads, low, high, newest_first=newest_first, **wanted)
         return ((reads, each) for each in found)
 
-    found = in_order(
-        members,
-        span.ends,
-        span.since,
-        read,
-        lambda each: each[1].commit.ts,
-        newest_first=newest_first,
-    )
+    found = in_order(members, span, read, lambda each: each[1].commit.ts, newest_first=newest_first)
     return (MemberLogged(member, *each) for member, each in found)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from snapkv.layout import CREATION_ORDINAL, Mark, is_of_round, space_name
+from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, is_of_round, space_name
 from snapkv.model import Scalar
 from snapkv.reading.change_replay import CommitChanges, Touched, changed, touched_by, values_before
 from snapkv.reading.history import bounds, windows_back
@@ -238,19 +238,19 @@ def step_of(source: Source, found: CommitChanges) -> CommitSummary:
             counts[kind] += 1
             if len(names) < NAMES_MAX:
                 names.append((kind, source.decode(each.last.kv.key)))
-    writer, note = (None, None) if stamp is None else (stamp.writer, stamp.note)
+    said = stamp or StampRecord(mark.timestamp)
     return CommitSummary(
         mark.revision,
         mark.timestamp,
-        writer or None,
-        note,
-        stamp is not None and stamp.fence_of is not None,
+        said.writer or None,
+        said.note,
+        said.fence_of is not None,
         counts,
         tuple(names),
         spaces,
         stamp is None,
-        {} if stamp is None or stamp.meta is None else dict(stamp.meta),
-        None if stamp is None else stamp.source_revision,
+        dict(said.meta or {}),
+        said.source_revision,
     )
 
 

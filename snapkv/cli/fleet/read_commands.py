@@ -28,7 +28,7 @@ from snapkv.cli.fleet.chosen_fleet import (
     report_names,
     report_old,
 )
-from snapkv.cli.formats import Json, time_json
+from snapkv.cli.formats import time_json
 from snapkv.cli.key_commands import (
     AfterArgument,
     BeforeArgument,
@@ -279,7 +279,12 @@ def _write_member(out: Output, each: MemberStatus, width: int) -> None:
             "state": each.state,
             "final": time_json(known),
             "lag_s": None if late is None else round(late, 3),
-            **_place_json(member),
+            "url": member.url,
+            "name": member.store_name,
+            "prefix": member.prefix,
+            "archive": member.archive,
+            "joined": time_json(member.joined or None),
+            "left": time_json(None if member.left == TIMESTAMP_MAX else member.left),
             "error": each.error,
         },
         member.name.ljust(width),
@@ -289,17 +294,6 @@ def _write_member(out: Output, each: MemberStatus, width: int) -> None:
         _place_text(member),
         None if each.error is None else (each.error, "red"),
     )
-
-
-def _place_json(member: Member) -> Json:
-    return {
-        "url": member.url,
-        "name": member.store_name,
-        "prefix": member.prefix,
-        "archive": member.archive,
-        "joined": time_json(member.joined or None),
-        "left": time_json(None if member.left == TIMESTAMP_MAX else member.left),
-    }
 
 
 def _place_text(member: Member) -> str:

@@ -159,9 +159,7 @@ class Asked(NamedTuple):
 class Examiner:
     """Asks the store and git the same questions, and keeps the report."""
 
-    def __init__(
-        self, store: snapkv.SnapshotKV, clone: Clone, timeline: GitTimeline, *, seed: int = 0
-    ) -> None:
+    def __init__(self, store: snapkv.SnapshotKV, clone: Clone, timeline: GitTimeline) -> None:
         self.store, self.clone, self.timeline = store, clone, timeline
         self.space = store.space(SPACE)
         self.moments = choose_moments(timeline.times_ms)
@@ -170,7 +168,7 @@ class Examiner:
         self.restore_note = ""
         """Why no restore was tried."""
         self.left_out: set[bytes] = set()
-        self._rng = random.Random(seed)
+        self._rng = random.Random(0)
         self._trees: dict[int, ExpectedTree] = {}
         self._seconds: list[float] = []
 
