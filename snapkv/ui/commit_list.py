@@ -220,7 +220,7 @@ def _between(
     text: TextSearch | None = None,
 ) -> Iterator[CommitSummary]:
     found = changed(source.reader, *span, low, high)
-    for each, ignored in marked(source.reader, source.keys.keyspace, found, ignores, text):
+    for each, ignored in marked(source.reader, source.reads.keyspace, found, ignores, text):
         yield replace(step_of(source, each), ignored=ignored)
 
 

@@ -13,6 +13,7 @@ from snapkv.errors import CompactedError
 from snapkv.layout import Mark, SourceId, prefix_end
 from snapkv.reading.observed_prefix import Observed
 from snapkv.reading.reader import Reader
+from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
 from snapkv.rendering.kubernetes_names import KeyNames
 from snapkv.store.diagnostics import size_of, skew_s
@@ -83,6 +84,11 @@ class Source:
     redaction: Redaction = field(default_factory=Redaction)
     _known: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False)
     _known_epoch: int = field(default=-1, repr=False)
+
+    @property
+    def reads(self) -> KeyspaceReads[str]:
+        """The reads that stores and observed prefixes share."""
+        return self.keys
 
     @property
     def reader(self) -> Reader:

@@ -282,7 +282,7 @@ def test_logs_over_the_end_of_an_archive(compacted, newest_first):
         span = span_of(fleet._members, ["a"], since, stamps[-1], "error")
         found = logs(fleet._members, span, newest_first=newest_first)
         wanted = [ts for ts in stamps if ts > (since or 0)]
-        assert [each.commit.ts for each in found] == wanted[:: -1 if newest_first else 1]
+        assert [each.logged.commit.ts for each in found] == wanted[:: -1 if newest_first else 1]
 
 
 def test_a_commit_that_is_compacted_meanwhile_ends_it(sites, compacted, monkeypatch):
