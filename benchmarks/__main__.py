@@ -13,6 +13,7 @@ QUESTIONS = (
     "thread_saves",
     "updates",
     "list_as_of",
+    "finding",
     "feed",
     "scaling",
     "cli_start",

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import grpc
 from etcd_server import EtcdCluster, EtcdServer, etcd_version
+from etcd_server.programs import etcdctl
 
 import snapkv
 from benchmarks.harness import show
@@ -112,6 +113,11 @@ def server_facts(*, fsync: bool = True) -> str:
     version = ".".join(map(str, etcd_version()))
     disk = "fsync on" if fsync else "without fsync"
     return f"etcd {version}, one node on this machine's loopback, {disk}."
+
+
+def etcdctl_of(server: EtcdServer) -> str:
+    """Return the beginning of a command line of etcdctl."""
+    return f"{etcdctl()} --endpoints {server.endpoint}"
 
 
 @contextmanager
