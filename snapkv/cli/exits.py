@@ -191,10 +191,7 @@ def sigterm_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM, where they have a handler, come after a block that starts a child.
-
-    Otherwise the child could run while its `Popen` is not known yet, and outlive the command.
-    """
+    """Let handled Ctrl-C and SIGTERM come after a block, which starts a child: none is lost."""
     heard = list[int]()
     is_main = threading.current_thread() is threading.main_thread()
     numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM) if is_main else ()

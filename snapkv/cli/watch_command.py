@@ -321,9 +321,8 @@ def kept_in(path: FilePath | None) -> Iterator[str | None]:
     if path is None:
         yield None
         return
-    name = f"{os.path.realpath(path)}.lock"
     with typed_errors(os.fspath(path)):
-        descriptor = open_made(name, FILE_MODE)
+        descriptor = open_made(f"{os.path.realpath(path)}.lock", FILE_MODE)
     with open(descriptor, "rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

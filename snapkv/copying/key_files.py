@@ -54,8 +54,7 @@ def read_folder(folder: str) -> Iterator[tuple[str, bytes]]:
 
 def _check_size(size: int, what: str) -> None:
     if size > SOURCE_BYTES_MAX:
-        most = f"{SOURCE_BYTES_MAX >> 20} MiB"
-        raise InvalidFileError(f"{what} has more than {most}: import parts of it one by one")
+        raise InvalidFileError(f"{what} has more than 256 MiB: import parts of it one by one")
 
 
 def read_json(file: BinaryIO, what: str, field: str) -> Iterator[tuple[str, bytes]]:

@@ -82,7 +82,7 @@ def watch(
     renderer = Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
     with Stop() as stop, kept_in(resume) as kept, chosen.open_members(out) as open_fleet:
-        token = _token_in(kept, resume)
+        token = _token_in(kept, resume) if kept else None
         after = None if token is not None else moment(since_, "since")
         prefixes = prefixes_in(given, prefix)
         shows = _Shows(out, renderer, open_fleet, patch, prefixes)
@@ -100,10 +100,8 @@ def watch(
             report(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
 
 
-def _token_in(token: str | None, path: Path | None) -> str | None:
-    """Return what a watch has kept in a file; None if the file is empty or does not exist."""
-    if not token:
-        return None
+def _token_in(token: str, path: Path | None) -> str:
+    """Return what a watch has kept in a file; raise if it is something else."""
     try:
         decoded(token)
     except InvalidOptionError as e:
