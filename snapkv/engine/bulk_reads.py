@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 from snapkv.base.waiting import bounded, check_in_time, monotonic
@@ -19,6 +20,7 @@ from snapkv.engine.contract import (
     TxnResult,
     Versions,
     WatchBatch,
+    Watcher,
 )
 from snapkv.engine.request_checks import check_limits
 from snapkv.errors import EngineUnavailableError
@@ -41,19 +43,36 @@ def replayed(
     Raises `CompactedError` (unit "revision") if compaction overtakes it, and
     `EngineUnavailableError` if nothing comes for `REPLAY_WAIT_S`.
     """
-    if first > until:
-        return
-    watcher = engine.watch(key, range_end, start_revision=first)
-    try:
-        while (batch := watcher.next(bounded(REPLAY_WAIT_S))) is not None:
+    if first <= until:
+        with closing(OpenReplay(engine.watch(key, range_end, start_revision=first))) as replay:
+            yield from replay.until(until)
+
+
+class OpenReplay:
+    """A watch that is read up to one revision, and later on to the next one.
+
+    It stays open in between: a server takes some 100 ms to bring a new watch up to date.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._beyond: WatchBatch | None = None  # read already, for the next revision
+        self.close = watcher.close
+
+    def until(self, revision: int) -> Iterator[WatchBatch]:
+        """Yield the batches with events up to a revision, see `replayed`."""
+        while True:
+            batch, self._beyond = self._beyond or self._watcher.next(bounded(REPLAY_WAIT_S)), None
+            if batch is None:
+                raise EngineUnavailableError("no event in time")
             check_in_time()
-            if batch.revision <= until and batch.events:
-                yield batch
-            if batch.revision >= until:
+            if batch.revision > revision:
+                self._beyond = batch
                 return
-        raise EngineUnavailableError("no event in time")
-    finally:
-        watcher.close()
+            if batch.events:
+                yield batch
+            if batch.revision == revision:
+                return
 
 
 def changes(engine: Engine, wanted: Replay) -> Iterator[ChangeColumns]:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
-from snapkv.engine.bulk_reads import replayed
+from snapkv.engine.bulk_reads import OpenReplay, replayed
 from snapkv.engine.contract import Engine, KeyEvent, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
@@ -51,21 +51,30 @@ class CommitChanges(NamedTuple):
 
 
 def changed(
-    reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark
+    reader: Reader,
+    start: bytes,
+    end: bytes,
+    low: Mark,
+    high: Mark,
+    replay: OpenReplay | None = None,
 ) -> Iterator[CommitChanges]:
     """Yield the commits in (low, high] with what they did to the range [start, end).
 
     A write without a timestamp carries the timestamp of the first mark at or after it. In a store
     it is part of that commit, and a key that was created and removed within one commit is left
     out; an observed write is yielded by itself, before the mark. Observed bounds may be between
-    two marks. Costs two watches, of the time line and of the range. Raises `CompactedError` if
-    changes in between were compacted, and at the end `StoreRestoredError` if they were not of one
-    history.
+    two marks. Costs two watches, of the time line and of the range; `replay` is an open one of the
+    range, from `low` on. Raises `CompactedError` if changes in between were compacted, and at the
+    end `StoreRestoredError` if they were not of one history.
     """
     if low.revision >= high.revision:
         return
     try:
-        reached, last = yield from _joined(reader, start, end, low, high)
+        if replay is None:
+            events = events_of(reader.engine, start, end, first_after(reader, low), high.revision)
+        else:
+            events = chain.from_iterable(batch.events for batch in replay.until(high.revision))
+        reached, last = yield from _joined(reader, events, low, high)
     except CompactedError as e:
         raise compaction_error(reader.policy, low.timestamp) from e
     if reader.policy.at_head:
@@ -86,10 +95,10 @@ def check_unbroken(reader: Reader, high: Mark) -> None:
 
 
 def _joined(
-    reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark
+    reader: Reader, events: Iterator[KeyEvent], low: Mark, high: Mark
 ) -> Generator[CommitChanges, None, tuple[Mark, Mark]]:
     """Yield the commits; return the last mark up to `high`, and the last one that stamped any."""
-    by_revision = groupby(_events(reader, start, end, low, high), lambda each: each.kv.mod_revision)
+    by_revision = groupby(events, lambda each: each.kv.mod_revision)
     group, mark, reached = next(by_revision, None), low, low
     for mark, stamp in _marks(reader, low, high):
         own: list[KeyEvent] = []
@@ -125,10 +134,6 @@ def touched_by(events: Iterable[KeyEvent]) -> list[Touched]:
         touched[event.kv.key] = Touched(seen.first if seen else event, event)
     done = [touched[key] for key in sorted(touched)]
     return [each for each in done if each.existed or each.exists]
-
-
-def _events(reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[KeyEvent]:
-    return events_of(reader.engine, start, end, first_after(reader, low), high.revision)
 
 
 def events_of(

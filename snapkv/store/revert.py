@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from snapkv.base.text import shortened_text
 from snapkv.committer.group import GroupBuilder
+from snapkv.engine.bulk_reads import OpenReplay
 from snapkv.errors import (
     NAMED_MAX,
     ConflictError,
@@ -16,7 +18,7 @@ from snapkv.errors import (
     RevertConflictError,
 )
 from snapkv.model import Absent, AtRevision, Commit, Difference, Guard, HeadAt, Ops, Reverted
-from snapkv.reading.change_replay import changed
+from snapkv.reading.change_replay import CommitChanges, changed, first_after
 from snapkv.reading.deadline import TimeLeft, bounds
 from snapkv.reading.history import commit_of
 from snapkv.reading.log import Logged, differences_of, log
@@ -68,35 +70,42 @@ def revert_plans(
     }
     names = {each.key for some in undone.values() for each in some}
     chosen.check_found(names, " in what the commits changed")
-    states: dict[bytes, _KeyState] = {}
-    seen = reader.timeline.by_ordinal(found[min(found)].mark.ordinal - 1)
-    start, end = (encode(min(names)), encode(max(names)) + b"\0") if names else (b"", b"")
     commits = [found[revision].commit for revision in sorted(found, reverse=True)]
     note = "revert " if "" in chosen.prefixes else f"revert {chosen} of "
     note += ", ".join(format_time(each.ts) for each in commits)
     note += f": {commits[0].note}" if commits[0].note and len(commits) == 1 else ""
     guards_max = GroupBuilder(reader.engine, reader.layout, "").guards_max
-    while True:
-        head = reader.timeline.head()
-        for mark, stamp, touched in changed(reader, start, end, seen, head) if names else ():
-            for each in undone.get(mark.revision, ()):
-                state = _KeyState(each.before, each.before, each.before)
-                states.setdefault(encode(each.key), state)
-            for event in (each.last for each in touched if each.last.kv.key in states):
-                state, value = states[event.kv.key], None if event.is_delete else event.kv.value
-                if value != state.now and stamp and mark.revision not in found:
-                    state.kept, state.later = value, commit_of(mark, stamp)
-                state.now, state.revision = value, event.kv.mod_revision
-        seen = head
-        plan, guards = _planned(keys, states, theirs, force)
-        # that a key is absent does not prove that it was not saved and removed meanwhile
-        is_made = any(each.before is None for each in plan.changes)
-        if is_made or len(guards) > (guards_max or len(guards)):
-            guards = [HeadAt(head.revision)]
-        yield (
-            plan,
-            {**writes_of(plan.changes, guards), "note": shortened_text(note, NOTE_CHARS_MAX)},
-        )
+    if not names:
+        yield Reverted(None, (), {}), {}
+        return
+    states: dict[bytes, _KeyState] = {}
+    seen = reader.timeline.by_ordinal(found[min(found)].mark.ordinal - 1)
+    start, end, first = encode(min(names)), encode(max(names)) + b"\0", first_after(reader, seen)
+    with closing(OpenReplay(reader.engine.watch(start, end, start_revision=first))) as replay:
+        while True:
+            head = reader.timeline.head()
+            for each in changed(reader, start, end, seen, head, replay):
+                for lost in undone.pop(each.mark.revision, ()):
+                    state = _KeyState(lost.before, lost.before, lost.before)
+                    states.setdefault(encode(lost.key), state)
+                _follow(states, each, is_reverted=each.mark.revision in found)
+            seen = head
+            plan, guards = _planned(keys, states, theirs, force)
+            # that a key is absent does not prove that it was not saved and removed meanwhile
+            is_made = any(each.before is None for each in plan.changes)
+            if is_made or len(guards) > (guards_max or len(guards)):
+                guards = [HeadAt(head.revision)]
+            writes = writes_of(plan.changes, guards)
+            yield plan, {**writes, "note": shortened_text(note, NOTE_CHARS_MAX)}
+
+
+def _follow(states: Mapping[bytes, _KeyState], commit: CommitChanges, *, is_reverted: bool) -> None:
+    """Note what a commit did to the keys, as the newest value of each."""
+    for event in (each.last for each in commit.touched if each.last.kv.key in states):
+        state, value = states[event.kv.key], None if event.is_delete else event.kv.value
+        if value != state.now and commit.stamp and not is_reverted:
+            state.kept, state.later = value, commit_of(commit.mark, commit.stamp)
+        state.now, state.revision = value, event.kv.mod_revision
 
 
 def _planned(

@@ -351,6 +351,24 @@ def test_a_key_that_is_absent_again_is_not_made_in_silence(intruded):
     assert "a" not in store.at()
 
 
+def test_a_revert_that_is_tried_again_opens_no_further_watch(intruded):
+    """A server takes 100 ms to bring a new one up to date: then a busy writer is always faster."""
+    store, other, engine = intruded
+    opened, watch = [], engine.watch
+    engine.watch = lambda *args, **rest: opened.append(args) or watch(*args, **rest)
+    engine.intrude = lambda: left and other.save("other", b"%d" % left.pop())
+    left, counts = list[int](), list[int]()
+    for writes in (0, 0, 9):  # the first one opens what a store keeps
+        store.save("a", b"1")
+        wrong = store.commit(deletes=["a"]).ts
+        opened.clear()
+        left += range(writes)
+        assert store.revert(wrong).commit is not None
+        assert not left
+        counts.append(len(opened))
+    assert counts[1] == counts[2]
+
+
 def test_writers_that_never_rest_are_an_error_that_says_what_to_do(intruded):
     store, other, engine = intruded
     store.save("a", b"1")
