@@ -177,7 +177,7 @@ class FreshRoots:
         self._user = argument
 
     def _nothing(self, argument: str) -> None:
-        """Leave out what needs an engine, or has no effect on `run`."""
+        """Ignore an instruction that needs an engine, or that has no effect on `run`."""
 
     _on_workdir = _on_entrypoint = _on_cmd = _nothing
 
@@ -186,7 +186,7 @@ class FreshRoots:
     def _entered(
         self, command: str, user: str, more: dict[str, str], *, root_mode: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of the shell in a mount namespace whose root is the stage's folder."""
+        """Run a shell command in a mount namespace; its root is the folder of the stage."""
         root = shlex.quote(str(self._root))
         mounts = [f"mount --bind {root} {root}"]
         for each in SEEN_FROM_HOST:

@@ -115,6 +115,8 @@ class Output:
     """The member of a fleet that records are of, which is a field and a column of each."""
     width: int = 0
     """The characters of the column of members in a text; 0 for no such column."""
+    remark: str = ""
+    """A line before the first date that people are shown."""
     _headings: Sequence[str] = ()
     _names: Sequence[str] = ()
     _aligned: bool = False
@@ -219,7 +221,12 @@ class Output:
 
     def time(self, timestamp: int | None) -> Part:
         """Return the column of a time; `-` for an unknown one."""
-        return "-" if timestamp is None else (time_text(timestamp, raw=self.raw), "cyan")
+        if timestamp is None:
+            return "-"
+        if self.remark and not (self.raw or self.structured):
+            write_line([(self.remark, "dim")])
+            self.remark = ""
+        return time_text(timestamp, raw=self.raw), "cyan"
 
     def commit_columns(self, commit: Commit) -> tuple[Part | None, ...]:
         """Return the columns of a commit: time, revision, writer, note, meta."""

@@ -207,6 +207,8 @@ def _read(source: str, field: str) -> Iterable[tuple[str, bytes]]:
         return read_folder(source)
     if source == "-":
         return read_json(standard_input("the source -", "name a file"), source, field)
+    if not os.path.lexists(source):
+        raise CommandError(f"{source!r} does not exist: name a folder, FILE.json, FILE.jsonl, or -")
     if not source.endswith((".json", ".jsonl")):
         raise CommandError(f"{source!r} is not a folder, FILE.json or FILE.jsonl: name one, or -")
     with readable(source) as file:

@@ -72,8 +72,10 @@ def compact(
             done = kv.compact(limit, past_recordings=past_recordings)
     if done.waits_for is not None:
         report(f"snapkv: the recording into {done.waits_for} has not copied more yet")
+    elif not done.earliest:
+        report("snapkv: no commit is old enough; the newest minute or so is always kept")
     fields = {**time_json(done.earliest), "revision": done.revision}
-    out.record(fields, out.time(done.earliest))
+    out.record(fields, out.time(done.earliest) if done.earliest else "all history remains")
 
 
 @takes("archive")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from snapkv.base.text import common_head, quoted
-from snapkv.errors import KeyNotFoundError, SnapKVError
+from snapkv.errors import ConflictError, KeyNotFoundError, SnapKVError
 from snapkv.layout import outermost
 from snapkv.model import Commit
 from snapkv.reading.log import log
@@ -52,14 +52,42 @@ def why_absent(kv: Keys, name: str, when: When | None, *, is_prefix: bool = Fals
     """Return why a key, or each key with a prefix, is absent; "" if that is not known."""
     with suppress(SnapKVError):  # it only adds to an error
         if (removed := _newest(kv, name, when, is_prefix, SEARCH_S)) is not None:
-            by = "" if removed.writer is None else f" by {removed.writer}"
-            note = "" if removed.note is None else f", {quoted(removed.note)}"
-            before = f"rev:{removed.revision - 1} has it"
-            return f": removed at {format_time(removed.ts)}{by}{note}; {before}"
+            return f": removed {_origin(removed)}; rev:{removed.revision - 1} has it"
         is_folder = name.endswith("/") and _newest(kv, name, when, True, SEARCH_S) is not None
         if not is_prefix and (is_folder or kv.at(when).count(name)):
-            return f"; keys begin so: ls, log and diff take --prefix {shlex.quote(name)}"
+            takers = "ls, log, diff, rm and restore"
+            return f"; keys begin so: {takers} take --prefix {shlex.quote(name)}"
     return ""
+
+
+@contextmanager
+def absence_explained(kv: Keys, keys: Sequence[str]) -> Iterator[None]:
+    """Let the error that one of the keys, or of other prefixes, does not exist say why."""
+    try:
+        yield
+    except KeyNotFoundError as e:
+        why = why_absent(kv, str(e.key), None, is_prefix=e.key not in keys)
+        raise KeyNotFoundError(e.key, e.timestamp, reason=f"{e}{why}") from None
+
+
+@contextmanager
+def conflict_explained(kv: Keys) -> Iterator[None]:
+    """Let the error of a guard say which commit changed its key."""
+    try:
+        yield
+    except ConflictError as e:
+        guard, found = e.failed[0]
+        why = why_absent(kv, guard.key, None)
+        with suppress(SnapKVError):
+            if found and (newest := _newest(kv, guard.key, None, False, SEARCH_S)) is not None:
+                why = f": written {_origin(newest)}; see snapkv show rev:{newest.revision}"
+        raise ConflictError(e.failed, f"{e}{why}") from None
+
+
+def _origin(commit: Commit) -> str:
+    by = "" if commit.writer is None else f" by {commit.writer}"
+    note = "" if commit.note is None else f", {quoted(commit.note)}"
+    return f"at {format_time(commit.ts)}{by}{note}"
 
 
 def check_existed(kv: Keys, keys: Sequence[str], prefixes: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,7 +16,7 @@ from snapkv.cli.commands import argument, option
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import ZONE_VARIABLE, ZONES, counted
 from snapkv.cli.pager import paged
-from snapkv.cli.terminal import patience, report_warning, write_line
+from snapkv.cli.terminal import patience, report_warning
 from snapkv.store.location import DEFAULT_NAME, Location
 from snapkv.store.open import STORE_VARIABLE, Keys, open_to_read
 from snapkv.store.open import open as open_store
@@ -256,8 +255,7 @@ class StoreOptions:
         it waits for the reader of the pager.
         """
         with paged(wanted=not self.no_pager), self.output.headed(*headings) as output:
-            if ZONES.remark and sys.stdout.isatty() and not self.structured:
-                write_line([(ZONES.remark, "dim")])
+            output.remark = ZONES.remark
             yield output
 
     @contextmanager

@@ -23,7 +23,7 @@ from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit, interrupts_later, sigterm_as_interrupt
-from snapkv.cli.formats import Json, change_json, commit_json, json_line, written_change_json
+from snapkv.cli.formats import ZONES, Json, change_json, commit_json, json_line, written_change_json
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.named_keys import common, prefixes_in
 from snapkv.cli.store_options import (
@@ -92,6 +92,7 @@ def watch(
     attempt = _attempt(exec, webhook)
     after, renderer = moment(since_, "since"), Renderer(rendering, brief=not patch)
     out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
+    out.remark = ZONES.remark
     with sigterm_as_interrupt(), kept_in(state) as kept, options.readable() as kv:
         prefixes = prefixes_in(given, prefix, key=renderer.name_keys(kv, raw=options.raw).key)
         until, store_id = seconds(timeout), kv.reader.format.store_id.hex()

@@ -15,7 +15,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.named_keys import prefixes_in
+from snapkv.cli.named_keys import absence_explained, conflict_explained, prefixes_in
 from snapkv.cli.store_options import PrefixesOption, StoreOptions, YesOption, takes
 from snapkv.cli.terminal import (
     confirm_found,
@@ -56,7 +56,7 @@ def put(
     puts, meta = _pairs(words), options.facts
     guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
     guards += _at_revision(list(puts), if_revision)
-    with options.open_store(create=True) as kv:
+    with options.open_store(create=True) as kv, conflict_explained(kv):
         commit = kv.commit(puts=puts, guards=guards, note=options.note, meta=meta)
     options.output.committed(commit)
 
@@ -106,7 +106,7 @@ def rm(
     if bool(keys) == bool(prefix):
         raise CommandError("rm takes either keys or --prefix")
     guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
-    with options.open_store(asks=True) as kv:
+    with options.open_store(asks=True) as kv, conflict_explained(kv), absence_explained(kv, keys):
         prefixes = prefixes_in(prefix) if prefix else ()
         if not force:
             head = kv.at()
@@ -155,7 +155,7 @@ def restore(
     Shows what will change, and asks.
     """
     target, chosen = moment(when), ChosenKeys.of(keys or (), prefix or ())
-    with options.open_store(asks=not dry_run) as kv:
+    with options.open_store(asks=not dry_run) as kv, absence_explained(kv, chosen.keys):
         target = settled(kv, target)
         target = kv.resolved() if target is None else target
 

@@ -343,8 +343,9 @@ class Snapshot(KeysAndValues[K, V], Mapping[K, V]):
     ) -> Iterator[tuple[K, V]]:
         """Yield the keys, with a prefix or all, whose values have a text, in key order.
 
-        It is looked for in the bytes, in UTF-8, of 1,000 bytes at most; `ignore_case` is of ASCII
-        letters. Reads each value, a round trip a page; `limit` ends it after so many that have it.
+        The text is compared with the stored bytes, as UTF-8 of 1,000 bytes at most; `ignore_case`
+        ignores the case of ASCII letters. `limit` is the most pairs that it yields. It reads each
+        value, with one round trip for a page.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:

@@ -18,6 +18,7 @@ def revisions(cli: Cli, *words: str) -> list[int]:
     return [row["revision"] for row in cli.ok("log", "--json", *words).json]
 
 
+TAKERS = "; keys begin so: ls, log, diff, rm and restore take --prefix web/\n"
 GONE = ' by bob, "flags are gone"; rev:4 has it\n'
 
 
@@ -51,9 +52,41 @@ def test_a_key_that_was_absent_at_a_time_says_what_removed_it_before(told: Cli) 
 def test_a_prefix_in_place_of_a_key_is_named(told: Cli, command: str) -> None:
     answer = told(command, "web/")
     assert answer.code == 1
-    assert answer.err.endswith("; keys begin so: ls, log and diff take --prefix web/\n")
+    assert answer.err.endswith(TAKERS)
     told.ok("rm", "--prefix", "web/", "--yes")
     assert told(command, "web/").err == answer.err, "keys that are gone, too"
+
+
+@pytest.mark.parametrize("command", [["rm"], ["restore", "rev:3"]])
+def test_what_writes_suggests_a_prefix_too_and_says_what_removed_a_key(
+    told: Cli, command: list[str]
+) -> None:
+    answer = told(*command, "web/")
+    assert answer.code == 1
+    assert answer.err.endswith(TAKERS)
+    told.ok("rm", "web/config", "--writer", "eve")
+    answer = told(*command, "new", "--yes")
+    assert "removed" not in answer.err
+    told.ok("put", "new", "1")
+    told.ok("rm", "new", "--writer", "bob")
+    answer = told(*command, "new", "--yes")
+    assert answer.code == 1
+    assert "no key 'new'" in answer.err
+    assert answer.err.endswith(" by bob; rev:7 has it\n")
+
+
+def test_a_conflict_says_who_wrote_the_newer_version(told: Cli) -> None:
+    time = told.ok("log", "web/config", "--json").json[0]["time"]
+    answer = told("put", "web/config", "x", "--if-revision", "3")
+    assert (answer.code, answer.out) == (3, "")
+    why = "'web/config' at revision 3 but found revision 4"
+    by = f'written at {time} by ci@build, "deploy"; see snapkv show rev:4'
+    assert answer.err == f"snapkv: guard failed: {why}: {by}\n"
+    told.ok("show", "rev:4")
+    assert by in told("rm", "web/config", "--if-revision", "3").err
+    assert by in told("put", "new", "1", "web/config", "x", "--if-absent").err
+    answer = told("put", "web/flags", "x", "--if-revision", "3")
+    assert (answer.code, answer.err.endswith(GONE)) == (3, True)
 
 
 def test_a_log_of_what_never_existed_has_code_1(told: Cli) -> None:
@@ -82,6 +115,10 @@ def test_a_fleet_says_so_too(cli: Cli) -> None:
     answer = cli("fleet", "log", "--since", str(last), "--until", str(first))
     assert answer.code == 2
     assert "is after --until" in answer.err
+    answer = cli("fleet", "log", "--prefix", "a", "--prefix", "nope/")
+    why = "snapkv: no commit of a member changed a key that begins with 'nope/'\n"
+    assert (answer.code, answer.err.endswith(why), len(answer.lines)) == (1, True, 2)
+    cli.ok("fleet", "log", "--prefix", "a", "--since", "now")
 
 
 def test_grep_finds_in_notes_writers_and_meta(told: Cli) -> None:

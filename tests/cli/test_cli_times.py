@@ -188,3 +188,31 @@ def test_local_times_are_shown_if_asked_for_and_said_on_a_terminal(
         pass
     assert said not in shown.shown
     assert b"+05:30" in shown.shown
+
+
+def test_a_pipe_says_that_a_typed_time_was_local_beside_dates_for_people(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    cli.environment["TZ"] = "Asia/Kolkata"
+
+    def lines(*words: str) -> list[str]:
+        answer = cli.process(*words)
+        assert answer.code == 0, answer.err
+        return answer.lines
+
+    remark = "(times are UTC, but '2026-01-31 14:05' is local time: --local shows local times)"
+    log, since = ["log", "--since", "2026-01-31 14:05"], ["--since", "2026-01-31 14:05"]
+    for words in (
+        log,
+        [*log, "-o", "table"],
+        ["history", "a", *since],
+        ["watch", "-n", "1", *since],
+    ):
+        found = lines(*words)
+        assert found[0] == remark, words
+        assert found.count(remark) == 1
+        assert "Z  " in found[1] or "TIME  " in found[1]
+    assert lines("show", "2030-01-31 14:05")[0].startswith("(times are UTC, but '2030-01-31 14:05'")
+    for more in (["--json"], ["-o", "yaml"], ["--raw"], ["--local"]):
+        assert not any("local time" in line for line in lines(*log, *more)), more
+    assert lines("ls", "--at", "2030-01-31 14:05") == ["a"], "it shows no times"
+    assert remark[1:14] not in lines("log", "--since", "2026-01-31 14:05Z")[0]

@@ -328,6 +328,21 @@ def test_load_refuses_what_is_no_dump(any_cli: Cli, tmp_path: Path) -> None:
     assert cli.ok("get", "a").out == "1"
 
 
+def test_a_compaction_that_forgets_nothing_says_so(any_cli: Cli) -> None:
+    any_cli.ok("put", "a", "1")
+    answer = any_cli.ok("compact", "-0s", "--yes")
+    assert answer.lines == ["all history remains"]
+    assert answer.err.endswith("no commit is old enough; the newest minute or so is always kept\n")
+    assert any_cli.ok("compact", "-0s", "--yes", "--json").json[0]["timestamp"] == "0"
+
+
+def test_an_import_of_a_path_that_does_not_exist_says_so(cli: Cli) -> None:
+    for words in (["nothere"], ["nothere.json"], ["nothere/"]):
+        answer = cli("import", *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert f"{words[0]!r} does not exist: name a folder" in answer.err
+
+
 def test_what_was_compacted_is_told_as_such(any_cli: Cli) -> None:
     cli = any_cli
     clock = snapkv.ManualClock(1_700_000_000_000)

@@ -1,5 +1,6 @@
 """The service of docs/howto/fastapi.md is what the page shows, and keeps what the page promises."""
 
+import asyncio
 import json
 import warnings
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import snapkv
+from snapkv.errors import DecodeError, StoreClosedError
 from tests.project.pages import blocks_of, pages_run_by
 
 (PAGE,) = pages_run_by("test_the_service_keeps_what_the_page_promises")
@@ -45,6 +48,13 @@ def test_the_service_keeps_what_the_page_promises(client: Any) -> None:
     assert client.get("/settings/web/limits").content == b"cpu: 1"
 
     assert int(client.get("/health").json()["newest"]) > int(at)
+
+
+def test_what_is_not_the_clients_fault_is_not_a_status_of_the_client(client: Any) -> None:
+    failed = client.app.exception_handlers[snapkv.SnapKVError]
+    closed, broken = StoreClosedError("closed"), DecodeError("a", 3, "json", "no JSON")
+    found = [asyncio.run(failed(None, error)).status_code for error in (closed, broken)]
+    assert found == [503, 500]
 
 
 @pytest.mark.slow

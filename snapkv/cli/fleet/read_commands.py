@@ -219,6 +219,17 @@ def log(
             write_versions(out, renderer, key, shown, which.wanted, *in_order, until)
             return
         write_log(out, renderer, _logged(out, open_fleet, span, read), which)
+        _check_existed(open_fleet, span, prefixes_in(which.prefix))
+
+
+def _check_existed(open_fleet: OpenFleet, span: HistorySpan, prefixes: tuple[str, ...]) -> None:
+    """Raise `KeyNotFoundError` for a prefix of which no member has a key or a commit."""
+    span, head = span._replace(since=None), open_fleet.fleet.at(span.until, behind="stale")
+    for each in filter(None, prefixes):
+        found = logs(open_fleet.members, span, prefixes=(each,), wanted=1)
+        if not head.count(each) and next(found, None) is None:
+            why = f"no commit of a member changed a key that begins with {each!r}"
+            raise KeyNotFoundError(each, reason=why)
 
 
 def _logged(

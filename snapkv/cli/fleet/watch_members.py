@@ -17,7 +17,7 @@ from snapkv.cli.command_output import COMMIT_HEADINGS, Output
 from snapkv.cli.commands import option
 from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.fleet.chosen_fleet import FleetOptions, OpenFleet, listed, of_fleet, report_names
-from snapkv.cli.formats import Json, time_json
+from snapkv.cli.formats import ZONES, Json, time_json
 from snapkv.cli.moments import moment
 from snapkv.cli.named_keys import common, prefixes_in
 from snapkv.cli.store_options import (
@@ -84,6 +84,7 @@ def watch(
     with Stop() as stop, kept_in(resume) as kept, chosen.open_members(out) as open_fleet:
         token = _token_in(kept, resume) if kept else None
         after = None if token is not None else moment(since_, "since")
+        out.remark = ZONES.remark
         prefixes = prefixes_in(given, prefix)
         shows = _Shows(out, renderer, open_fleet, patch, prefixes)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
