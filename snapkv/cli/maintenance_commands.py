@@ -35,7 +35,12 @@ from snapkv.cli.terminal import (
     standard_input,
     working,
 )
-from snapkv.errors import NotObservedError, StoreNotEmptyError, StoreNotFoundError
+from snapkv.errors import (
+    AccessDeniedError,
+    NotObservedError,
+    StoreNotEmptyError,
+    StoreNotFoundError,
+)
 from snapkv.store.diagnostics import Health
 from snapkv.store.dump import verified
 from snapkv.store.store import SnapshotKV
@@ -184,11 +189,11 @@ def check(options: StoreOptions) -> None:
 def status(options: StoreOptions) -> None:
     """Print facts about the store: its newest commit, writers, lag, leaders, size and engine.
 
-    With --observe, about what is observed.
+    With --observe, about what is observed. Facts that the user may not read are left out.
     """
     with options.readable() as kv:
         facts = kv.info()
-        with suppress(NotObservedError):
+        with suppress(NotObservedError, AccessDeniedError):
             facts["keys"] = kv.at().count()
     options.output.facts(_facts_json(facts), list(_rows(facts, options.raw).items()))
 

@@ -37,15 +37,15 @@ def common(prefixes: tuple[str, ...]) -> str:
 
 
 @contextmanager
-def explained(kv: Keys, key: str, when: When | None = None) -> Iterator[None]:
-    """Let the error that a key does not exist, now or at a time, say why."""
+def explained(kv: Keys, key: str | None = None, when: When | None = None) -> Iterator[None]:
+    """Let the error that a key, or any with a prefix, does not exist say why; `key` renames it."""
     try:
         yield
     except KeyNotFoundError as e:
-        why = why_absent(kv, key, when)
-        raise KeyNotFoundError(
-            key, e.timestamp, reason=f"{KeyNotFoundError(key, e.timestamp)}{why}"
-        ) from None
+        error = e if key is None else KeyNotFoundError(key, e.timestamp)
+        is_prefix = error.reason.startswith("no key begins")
+        why = why_absent(kv, str(error.key), when, is_prefix=is_prefix)
+        raise KeyNotFoundError(error.key, e.timestamp, reason=f"{error}{why}") from None
 
 
 def why_absent(kv: Keys, name: str, when: When | None, *, is_prefix: bool = False) -> str:
@@ -58,16 +58,6 @@ def why_absent(kv: Keys, name: str, when: When | None, *, is_prefix: bool = Fals
             takers = "ls, log, diff, rm and restore"
             return f"; keys begin so: {takers} take --prefix {shlex.quote(name)}"
     return ""
-
-
-@contextmanager
-def absence_explained(kv: Keys, keys: Sequence[str]) -> Iterator[None]:
-    """Let the error that one of the keys, or of other prefixes, does not exist say why."""
-    try:
-        yield
-    except KeyNotFoundError as e:
-        why = why_absent(kv, str(e.key), None, is_prefix=e.key not in keys)
-        raise KeyNotFoundError(e.key, e.timestamp, reason=f"{e}{why}") from None
 
 
 @contextmanager
@@ -99,8 +89,7 @@ def check_existed(kv: Keys, keys: Sequence[str], prefixes: Sequence[str]) -> Non
             raise KeyNotFoundError(key, reason=reason)
     for each in filter(None, prefixes):
         if not head.count(each) and _newest(kv, each, None, True) is None:
-            reason = f"no commit changed a key that begins with {each!r}"
-            raise KeyNotFoundError(each, reason=reason)
+            raise KeyNotFoundError(each, reason=f"no commit changed a key beginning with {each!r}")
 
 
 def _newest(

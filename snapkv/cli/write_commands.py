@@ -15,7 +15,7 @@ from snapkv.cli.difference_output import Renderer, RenderingOptions, renders
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
 from snapkv.cli.moments import moment, settled
-from snapkv.cli.named_keys import absence_explained, conflict_explained, prefixes_in
+from snapkv.cli.named_keys import conflict_explained, explained, prefixes_in
 from snapkv.cli.store_options import PrefixesOption, StoreOptions, YesOption, takes
 from snapkv.cli.terminal import (
     confirm_found,
@@ -106,7 +106,7 @@ def rm(
     if bool(keys) == bool(prefix):
         raise CommandError("rm takes either keys or --prefix")
     guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
-    with options.open_store(asks=True) as kv, conflict_explained(kv), absence_explained(kv, keys):
+    with options.open_store(asks=True) as kv, conflict_explained(kv), explained(kv):
         prefixes = prefixes_in(prefix) if prefix else ()
         if not force:
             head = kv.at()
@@ -155,7 +155,7 @@ def restore(
     Shows what will change, and asks.
     """
     target, chosen = moment(when), ChosenKeys.of(keys or (), prefix or ())
-    with options.open_store(asks=not dry_run) as kv, absence_explained(kv, chosen.keys):
+    with options.open_store(asks=not dry_run) as kv, explained(kv):
         target = settled(kv, target)
         target = kv.resolved() if target is None else target
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -17,7 +18,7 @@ from snapkv.committer.group import GroupBuilder
 from snapkv.coordination.election import Election, Leader, leaders
 from snapkv.coordination.leased_keys import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
-from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
+from snapkv.errors import AccessDeniedError, InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.hooks import CloseEvent
 from snapkv.layout import StampRecord
 from snapkv.model import Build, Commit, Compaction, Guard, NotebookRows, Ops, Reverted, Scalar, V
@@ -55,7 +56,11 @@ def facts(core: StoreWriter) -> dict[str, Any]:
     head, oldest = core.timeline.head(), core.timeline.oldest()
     newest = list(_history.commits(core, None, None, WRITERS_OF, True))
     copied, engine = watermarks(core.engine, core.layout), core.engine.info()
-    holders = {each.id: each.writer for each in sessions(core)}
+    alive: dict[str, Any] = {}
+    with suppress(AccessDeniedError):  # a user that ticks may have rights below NAME/sys/ only
+        holders = {each.id: each.writer for each in sessions(core)}
+        led = {name: holders.get(one.session, "?") for name, one in leaders(core).items()}
+        alive = {"sessions": len(holders), "leaders": led}
     lags = {each.into: physical_ms(head.timestamp) - physical_ms(each.timestamp) for each in copied}
     return {
         "url": core.url,
@@ -70,8 +75,7 @@ def facts(core: StoreWriter) -> dict[str, Any]:
         "earliest_timestamp": oldest.timestamp,
         "size_bytes": size_of(engine),
         "writers": dict(Counter(each.writer for each in newest if each.writer is not None)),
-        "sessions": len(holders),
-        "leaders": {name: holders.get(led.session, "?") for name, led in leaders(core).items()},
+        **alive,
         "recordings": {each.into: format_time(each.timestamp) for each in copied},
         "recordings_lag_s": {into: max(0, lag_ms) / 1_000 for into, lag_ms in lags.items()},
         "ring": f"{len(core.timeline.tracker.ring)} of {core.timeline.tracker.ring.slots}",
@@ -637,7 +641,8 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
         """Return facts about the store and its engine, for people, without secrets.
 
         Also the writers of the newest 100 commits, the lag of each recording, the number of
-        sessions, and the writer that leads each election. A few round trips.
+        sessions, and the writer that leads each election. A few round trips. What the user may not
+        read is left out. Sizes are of all that the engine holds, on etcd of a server's file.
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """

@@ -14,6 +14,8 @@ from etcd_server import EtcdServer, enable_auth, eventually, make_certificates
 import snapkv
 from snapkv.base.waiting import monotonic
 from snapkv.cli.terminal import progress_bar
+from snapkv.engine.etcd.cluster_client import ClusterClient
+from snapkv.engine.etcd.grpc_client import CallFailed
 
 pytestmark = pytest.mark.slow
 
@@ -380,6 +382,15 @@ def test_the_rights_that_docs_etcd_tells_are_enough(cli: Cli, etcd: EtcdServer) 
         assert run("reader", *words) == Answer(5, b"", DENIED)
     assert run("ticker", "tick", "--every", "100ms", "-n", "2").code == 0
     assert run("ticker", "put", "a", "3") == Answer(5, b"", DENIED)
+    for user, allowed in {"service": True, "reader": True, "ticker": False}.items():
+        (facts,) = run(user, "status", "--json").json
+        assert facts["commits"] > 2
+        assert facts["newest_revision"] > 2
+        assert {"keys", "sessions", "leaders"} & facts.keys() == (
+            {"keys", "sessions", "leaders"} if allowed else set()
+        )
+        assert run(user, "status").code == 0
+    assert run("auditor", "status").code == 0
     see = ["--observe", "/r/"]
     for words in (["get", "/r/a"], ["ls"], ["ls", "-l"]):
         assert run("auditor", *words, *see).code == 0, words
@@ -393,6 +404,29 @@ def test_the_rights_that_docs_etcd_tells_are_enough(cli: Cli, etcd: EtcdServer) 
         store._core.engine.compact(3)
     assert run("service", "get", "/r/a").code == 0
     assert run("nobody", "get", "a").code == 5
+
+
+def test_status_has_the_size_of_the_server_unless_it_does_not_say(
+    etcd_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etcd_cli.ok("put", "a", "1" * 100_000)
+
+    def status() -> dict[str, Any]:
+        (facts,) = etcd_cli.ok("status", "--json").json
+        assert facts["size_bytes"] == facts["engine"]["used_bytes"] <= facts["engine"]["bytes"]
+        return dict(facts)
+
+    eventually(lambda: status()["size_bytes"] > 100_000, "the server's file has the value")
+    rows = dict(line.split(maxsplit=1) for line in etcd_cli.ok("status").lines)
+    assert {"size_bytes", "engine.bytes", "engine.used_bytes"} <= rows.keys()
+
+    def denied(self: ClusterClient) -> None:
+        raise CallFailed("PERMISSION_DENIED", "etcdserver: permission denied")
+
+    monkeypatch.setattr(ClusterClient, "status", denied)
+    (facts,) = etcd_cli.ok("status", "--json").json
+    assert (facts["size_bytes"], facts["keys"]) == (None, 1)
+    assert not {"bytes", "used_bytes"} & facts["engine"].keys()
 
 
 def test_tls_from_the_environment(

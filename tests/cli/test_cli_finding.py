@@ -93,7 +93,7 @@ def test_a_log_of_what_never_existed_has_code_1(told: Cli) -> None:
     answer = told("log", "nope")
     assert (answer.code, answer.err) == (1, "snapkv: no commit changed a key 'nope'\n")
     answer = told("log", "--prefix", "nope/", "--prefix", "web/")
-    assert answer.err == "snapkv: no commit changed a key that begins with 'nope/'\n"
+    assert answer.err == "snapkv: no commit changed a key beginning with 'nope/'\n"
     assert (answer.code, len(answer.lines)) == (1, 3)
     told.ok("log", "web/flags")
     told.ok("log", "web/flags", "--since", "now")
@@ -116,7 +116,7 @@ def test_a_fleet_says_so_too(cli: Cli) -> None:
     assert answer.code == 2
     assert "is after --until" in answer.err
     answer = cli("fleet", "log", "--prefix", "a", "--prefix", "nope/")
-    why = "snapkv: no commit of a member changed a key that begins with 'nope/'\n"
+    why = "snapkv: no commit changed a key beginning with 'nope/'\n"
     assert (answer.code, answer.err.endswith(why), len(answer.lines)) == (1, True, 2)
     cli.ok("fleet", "log", "--prefix", "a", "--since", "now")
 

@@ -228,8 +228,7 @@ def _check_existed(open_fleet: OpenFleet, span: HistorySpan, prefixes: tuple[str
     for each in filter(None, prefixes):
         found = logs(open_fleet.members, span, prefixes=(each,), wanted=1)
         if not head.count(each) and next(found, None) is None:
-            why = f"no commit of a member changed a key that begins with {each!r}"
-            raise KeyNotFoundError(each, reason=why)
+            raise KeyNotFoundError(each, reason=f"no commit changed a key beginning with {each!r}")
 
 
 def _logged(

@@ -315,14 +315,17 @@ class ClusterClient:
 
         One round trip, `VERSION_S` seconds at most.
         """
-        request = pb.StatusRequest()
         try:
-            bound_s = max(0.001, bounded(VERSION_S))
-            return self._call(self._current(), STATUS, request, bound_s, self._token).version
+            return self.status().version
         except StoreClosedError:
             return None
         except CallFailed as e:
             return None if e.code in NO_ANSWER or is_stale_token(e) else ""
+
+    def status(self) -> pb.StatusResponse:
+        """Return what a server says of itself, in `VERSION_S` seconds; raises `CallFailed`."""
+        bound_s = max(0.001, bounded(VERSION_S))
+        return self._call(self._current(), STATUS, pb.StatusRequest(), bound_s, self._token)
 
     def broken(self, open_watch: OpenWatch, failure: CallFailed, *, renew: bool) -> None:
         """Prepare for the next watch after one failed: a new token, or another endpoint.

@@ -469,8 +469,15 @@ class EtcdEngine(EngineBase):
         return self._server.time_ms(fresh=fresh)
 
     def info(self) -> dict[str, int | str]:
-        """Return endpoints, version, cluster and revisions; two round trips and more."""
+        """Return endpoints, version, cluster, revisions and sizes; three round trips and more.
+
+        Sizes are of a server's file, with all that is in it; the user may lack the right to them.
+        """
         header = self.read([Range(self._home, count_only=True)]).header
+        sizes = dict[str, int | str]()
+        with contextlib.suppress(CallFailed):
+            found = self._connection.status()
+            sizes = {"bytes": found.dbSize, "used_bytes": found.dbSizeInUse}
         return {
             "engine": "etcd",
             "endpoints": ", ".join(self._connection.addresses),
@@ -478,6 +485,7 @@ class EtcdEngine(EngineBase):
             "cluster": f"{header.cluster:x}",
             "revision": header.revision,
             "compacted_revision": self.compacted_revision(),
+            **{name: size for name, size in sizes.items() if size},
         }
 
     def check(self) -> list[str]:
