@@ -162,8 +162,9 @@ def _parsed(query: bytes) -> dict[str, str]:
                 f"the URL has {name[:40]}= twice: {fields[name][:40]!r} and {value[:40]!r}; "
                 "give it once"
             )
-    if len(fields) > FIELDS_MAX:
-        raise InvalidOptionError(f"the URL has {len(fields):,} fields: give at most {FIELDS_MAX}")
+    count = sum(name != MANY for name, _ in pairs)
+    if count > FIELDS_MAX:
+        raise InvalidOptionError(f"the URL has {count:,} fields: give at most {FIELDS_MAX}")
     return fields
 
 
