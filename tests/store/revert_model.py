@@ -73,10 +73,10 @@ class History:
         return state, conflicts
 
     def chosen_are_met(self, wanted):
-        """Return whether the commits changed each chosen key, and one with each prefix."""
+        """Return whether the commits changed each chosen key, and some with each prefix but ""."""
         names = {key for at in wanted.commits for key in self.commits[at][1]}
         return set(wanted.keys) <= names and all(
-            any(name.startswith(each) for name in names) for each in wanted.prefixes
+            any(name.startswith(each) for name in names) for each in wanted.prefixes if each
         )
 
 
