@@ -35,7 +35,7 @@ def open(
     """
 
     async def begin() -> SnapshotKV[V]:
-        found = _open.url_or_environment(url)
+        found = _open.environment_url() if url is None else url
         runner = await runner_for(found, options)
         store: Any = await open_in(runner, partial(_open.open, found, codec=codec, **options))
         raw = None if codec is None else SnapshotKV(runner, store.raw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from dataclasses import dataclass
 from typing import Protocol
 
 from snapkv.base.waiting import bounded, check_in_time, monotonic
@@ -35,44 +35,47 @@ READS_MAX = 128
 """The most values before changes that are read in one round trip."""
 
 
+@dataclass(slots=True)
+class OpenWatch:
+    """A watch that is read up to one revision, and later up to the next.
+
+    A server takes some 100 ms to bring a new watch up to date.
+    """
+
+    watcher: Watcher
+    beyond: WatchBatch | None = None
+    """What was read already for the next time."""
+
+
 def replayed(
-    engine: Engine, key: bytes, range_end: bytes, first: int, until: int
+    engine: Engine,
+    key: bytes,
+    range_end: bytes,
+    first: int,
+    until: int,
+    open_watch: OpenWatch | None = None,
 ) -> Iterator[WatchBatch]:
     """Yield the events of a range from revision `first` to `until`, from one watch.
 
-    Raises `CompactedError` (unit "revision") if compaction overtakes it, and
-    `EngineUnavailableError` if nothing comes for `REPLAY_WAIT_S`.
+    Without an open one, from `first` on, a watch is opened for this. Raises `CompactedError` (unit
+    "revision") if compaction overtakes it, and `EngineUnavailableError` if nothing comes for
+    `REPLAY_WAIT_S`.
     """
-    if first <= until:
-        with closing(OpenReplay(engine.watch(key, range_end, start_revision=first))) as replay:
-            yield from replay.until(until)
-
-
-class OpenReplay:
-    """A watch that is read up to one revision, and later on to the next one.
-
-    It stays open in between: a server takes some 100 ms to bring a new watch up to date.
-    """
-
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-        self._beyond: WatchBatch | None = None  # read already, for the next revision
-        self.close = watcher.close
-
-    def until(self, revision: int) -> Iterator[WatchBatch]:
-        """Yield the batches with events up to a revision, see `replayed`."""
-        while True:
-            batch, self._beyond = self._beyond or self._watcher.next(bounded(REPLAY_WAIT_S)), None
-            if batch is None:
-                raise EngineUnavailableError("no event in time")
+    if first > until:
+        return
+    watch = open_watch or OpenWatch(engine.watch(key, range_end, start_revision=first))
+    try:
+        while (batch := watch.beyond or watch.watcher.next(bounded(REPLAY_WAIT_S))) is not None:
+            watch.beyond = batch if batch.revision > until else None
             check_in_time()
-            if batch.revision > revision:
-                self._beyond = batch
-                return
-            if batch.events:
+            if batch.revision <= until and batch.events:
                 yield batch
-            if batch.revision == revision:
+            if batch.revision >= until:
                 return
+        raise EngineUnavailableError("no event in time")
+    finally:
+        if open_watch is None:
+            watch.watcher.close()
 
 
 def changes(engine: Engine, wanted: Replay) -> Iterator[ChangeColumns]:

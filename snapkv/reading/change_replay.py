@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
-from snapkv.engine.bulk_reads import OpenReplay, replayed
+from snapkv.engine.bulk_reads import OpenWatch, replayed
 from snapkv.engine.contract import Engine, KeyEvent, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
@@ -56,24 +56,22 @@ def changed(
     end: bytes,
     low: Mark,
     high: Mark,
-    replay: OpenReplay | None = None,
+    open_watch: OpenWatch | None = None,
 ) -> Iterator[CommitChanges]:
     """Yield the commits in (low, high] with what they did to the range [start, end).
 
     A write without a timestamp carries the timestamp of the first mark at or after it. In a store
     it is part of that commit, and a key that was created and removed within one commit is left
     out; an observed write is yielded by itself, before the mark. Observed bounds may be between
-    two marks. Costs two watches, of the time line and of the range; `replay` is an open one of the
+    two marks. Costs two watches, of the time line and of the range; `open_watch` is one of the
     range, from `low` on. Raises `CompactedError` if changes in between were compacted, and at the
     end `StoreRestoredError` if they were not of one history.
     """
     if low.revision >= high.revision:
         return
     try:
-        if replay is None:
-            events = events_of(reader.engine, start, end, first_after(reader, low), high.revision)
-        else:
-            events = chain.from_iterable(batch.events for batch in replay.until(high.revision))
+        first = first_after(reader, low)
+        events = events_of(reader.engine, start, end, first, high.revision, open_watch)
         reached, last = yield from _joined(reader, events, low, high)
     except CompactedError as e:
         raise compaction_error(reader.policy, low.timestamp) from e
@@ -137,10 +135,16 @@ def touched_by(events: Iterable[KeyEvent]) -> list[Touched]:
 
 
 def events_of(
-    engine: Engine, start: bytes, end: bytes, first: int, until: int
+    engine: Engine,
+    start: bytes,
+    end: bytes,
+    first: int,
+    until: int,
+    open_watch: OpenWatch | None = None,
 ) -> Iterator[KeyEvent]:
     """Yield what happened to the range [start, end) between two revisions; one watch."""
-    return chain.from_iterable(batch.events for batch in replayed(engine, start, end, first, until))
+    batches = replayed(engine, start, end, first, until, open_watch)
+    return chain.from_iterable(batch.events for batch in batches)
 
 
 def first_after(reader: Reader, mark: Mark) -> int:

@@ -182,7 +182,7 @@ def open(
         stats=stats,
         force_fork=force_fork,
     )
-    url = url_or_environment(url)
+    url = environment_url() if url is None else url
     if codec is not None:
         Decoding(codec)  # checks it before anything is opened
     home = settings.layout.ts
@@ -193,10 +193,8 @@ def open(
     return store  # type: ignore[return-value]  # of bytes
 
 
-def url_or_environment(url: str | None) -> str:
-    """Return a URL; for None the environment's. Raises `InvalidOptionError` without one."""
-    if url is not None:
-        return url
+def environment_url() -> str:
+    """Return the URL of the environment. Raises `InvalidOptionError` without one."""
     url = os.environ.get(STORE_VARIABLE)
     if not url:
         raise InvalidOptionError(
