@@ -175,10 +175,9 @@ class GenerationLog:
         `limit` as in `Topology.make`. Five commits, one for each MB of streams, and the time that
         the members take to answer.
 
-        Raises `InvalidArgumentError`, `SwitchAbortedError` (a member
-        could not answer, or not in time), `SwitchPendingError` (the timeout; the switch may still
-        happen; the error names the members without an answer).
-        Calls of the store may last beyond `timeout`.
+        Raises `InvalidArgumentError`, `SwitchAbortedError` (a member could not answer, or not in
+        time), `SwitchPendingError` (the timeout; the switch may still happen; the error names the
+        members without an answer). Calls of the store may last beyond `timeout`.
         """
         check_seconds("timeout", timeout)
         checked = limited_ring(ring, streams_max, limit)

@@ -6,8 +6,7 @@
 * `step` and `ReplicationSet`, the decisions about one table: pure functions.
 
 Neither reads a clock, a store or a network. See `docs/scheduler_core.md`, and `cdcmeta/DESIGN.md`,
-which has examples of what the modules do;
-`cdcmeta.scheduler.runtime` is the system around it.
+which has examples of what the modules do; `cdcmeta.scheduler.runtime` is the system around it.
 """
 
 from cdcmeta.scheduler.agent import Agent, ExecutorStatus, TableExecutor

@@ -358,9 +358,8 @@ def grouped(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the decorator that adds the options of a dataclass (None: all) to a command.
 
-    The command gets them as one argument; its own parameters come first in its help. An option
-    that the command declares itself takes the place of the shared one, and the command gets it
-    twice.
+    The command gets them as one argument; its own parameters come first in its help. An option that
+    the command declares itself takes the place of the shared one, and the command gets it twice.
     """
     parameters = inspect.signature(group, eval_str=True).parameters
     shared = [name for name in parameters if names is None or name in names]

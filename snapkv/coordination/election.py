@@ -3,8 +3,7 @@
 Each candidate puts a key (`requests.py`) under its session's lease. The candidate with the smallest
 create revision leads. Each other one waits until the key just before its own is removed, so that
 each removal wakes one candidate. A request that was not answered may arrive late; its guards make
-it harmless then (`Candidacy`).
-Source of the recipe: etcd's `client/v3/concurrency/election.go`.
+it harmless then (`Candidacy`). Source of the recipe: etcd's `client/v3/concurrency/election.go`.
 
 A process may believe that it leads although its lease has ended, for example after it was
 suspended. Clocks cannot exclude that; `Election.guard` does: a commit with it succeeds only while

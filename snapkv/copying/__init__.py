@@ -2,9 +2,8 @@
 
 `sources` bring steps (a commit's mark, and its changes), a target takes each once and in order: an
 archive (`archive_target`), or another store (`store_target`, which makes commits by
-`store_commits`). `Recording`
-moves steps from one to the other while both answer; `Recorder` opens them, and begins again after
-failures that pass.
+`store_commits`). `Recording` moves steps from one to the other while both answer; `Recorder` opens
+them, and begins again after failures that pass.
 
 Importing: `import_prefix` commits keys that other programs wrote; `import_source` reads them.
 """

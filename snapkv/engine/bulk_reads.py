@@ -37,14 +37,13 @@ READS_MAX = 128
 
 @dataclass(slots=True)
 class OpenWatch:
-    """A watch that is read up to one revision, and later up to the next.
+    """A watch that is read up to one revision, and later up to the next; `beyond` is read already.
 
     A server takes some 100 ms to bring a new watch up to date.
     """
 
     watcher: Watcher
     beyond: WatchBatch | None = None
-    """What was read already for the next time."""
 
 
 def replayed(

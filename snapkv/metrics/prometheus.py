@@ -177,9 +177,8 @@ class Metrics(Hooks):
 
     `registry` is where they are registered, by default that of `prometheus_client`; None: nowhere.
     `lookups=False` leaves out lookups and the ring's hit ratio, and with them what they cost each
-    `load`, about a fifth on lmdb.
-    Stores of the same URL and name share labels: counters are added up, and of times the newest
-    counts.
+    `load`, about a fifth on lmdb. Stores of the same URL and name share labels: counters are added
+    up, and of times the newest counts.
 
     >>> import snapkv
     >>> from prometheus_client import CollectorRegistry

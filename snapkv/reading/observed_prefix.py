@@ -376,8 +376,7 @@ class Observed(KeyspaceReads[K, bytes], Closing):
     def resolved(self, *, timeout: float | None = None) -> int:
         """Return the timestamp of the newest tick: at or below it nothing changes any more.
 
-        0 before the first one. One round trip. Raises `EngineUnavailableError`,
-        `ReadTimeoutError`.
+        0 before the first one. One round trip. Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """
         self._core.check_open()
         return self._core.timeline.head().timestamp

@@ -28,13 +28,12 @@ D = TypeVar("D")
 class KeyspaceReads(KeysAndValues[K, V]):
     """The reads of one keyspace, at any moment.
 
-    A time may be a timestamp, an aware datetime, ISO text with an offset,
-    a relative text such as `-5m`, or a revision as `rev:4`. A date means the end of its
-    millisecond. A revision means the state at that revision, also between two commits; as an
-    end of a range (`since`, `until`) and in `compact` it means the newest commit at or below it.
-    `rv:4` names the commit that recorded revision 4 of another engine, a resourceVersion of
-    Kubernetes, or the newest one before it; of observed keys it is `rev:4`. Other stores raise
-    `InvalidTimeError`.
+    A time may be a timestamp, an aware datetime, ISO text with an offset, a relative text such as
+    `-5m`, or a revision as `rev:4`. A date means the end of its millisecond. A revision means the
+    state at that revision, also between two commits; as an end of a range (`since`, `until`) and in
+    `compact` it means the newest commit at or below it. `rv:4` names the commit that recorded
+    revision 4 of another engine, a resourceVersion of Kubernetes, or the newest one before it; of
+    observed keys it is `rev:4`. Other stores raise `InvalidTimeError`.
 
     A number that cannot be a timestamp of this store raises `InvalidTimeError`: one below a
     hundredth of its newest timestamp (revisions, unix seconds), or a century ahead. 0 is the
@@ -234,9 +233,8 @@ class KeyspaceReads(KeysAndValues[K, V]):
         ...     revisions == [store.at(ts).revision for ts in (second, first, first + 1, 0)]
         True
 
-        Raises `InvalidTypeError`, and what `at` raises for the earliest of them:
-        `CompactedError`, `InvalidTimeError`, `FutureRevisionError`, `EngineUnavailableError`,
-        `ReadTimeoutError`.
+        Raises `InvalidTypeError`, and what `at` raises for the earliest of them: `CompactedError`,
+        `InvalidTimeError`, `FutureRevisionError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
         return revisions_at(self._core, timestamps)
 

@@ -65,11 +65,10 @@ class Watch(Steps["Changes[K, V]"], KeysAndValues[K, V]):
 
     `timestamp` is the timestamp of the newest commit seen, matching or not: a new watch from there
     continues without gap or repetition. Iteration waits for ever, or ends after `timeout` seconds
-    without a change; `next(timeout=...)` waits so long once. Use it from one thread. Any thread
-    may call `close()`, which ends the iteration; `next` then raises `StoreClosedError`. If the
-    store is closed instead, the iteration raises it, too, because further changes were not
-    returned. If a codec does not read a value, `DecodeError` is raised; the next call continues
-    after that commit.
+    without a change; `next(timeout=...)` waits so long once. Use it from one thread. Any thread may
+    call `close()`, which ends the iteration; `next` then raises `StoreClosedError`. If the store is
+    closed instead, the iteration raises it, too, because further changes were not returned. If a
+    codec does not read a value, `DecodeError` is raised; the next call continues after that commit.
 
     Errors: `CompactedError` if the next changes were compacted, `StoreRestoredError` if the engine
     was restored (no change of the other history is returned), `StoreRecreatedError`,

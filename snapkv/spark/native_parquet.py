@@ -139,9 +139,8 @@ def snapshot(spark: SparkSession, options: ReadOptions, *, forced: bool) -> Data
 def changes(spark: SparkSession, options: ReadOptions, *, forced: bool) -> DataFrame | None:
     """Return changes from the archive's files; None if the format is to read them.
 
-    That is so for `preimages`, for what other programs wrote, and with the column
-    `_change_ordinal` of the keys with a prefix: the files number the changes of all keys.
-    Raises `SourceError`.
+    That is so for `preimages`, for what other programs wrote, and with the column `_change_ordinal`
+    of the keys with a prefix: the files number the changes of all keys. Raises `SourceError`.
     """
     schema = _schema(options, forced)
     if schema is None or options.flag("preimages"):

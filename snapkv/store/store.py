@@ -205,12 +205,11 @@ class SnapshotKV(KeyspaceWrites[str, V], Closing):
 
         Raises `ConflictError` if a guard fails, `CommitTooLargeError`, `InvalidKeyError`,
         `InvalidTypeError`, `InvalidOptionError` (of `timeout`, `writer`, `meta`),
-        `InvalidValueError` (of a codec),
-        `CommitTimeoutError` (it did not happen), `CommitUnknownError`
-        (`resolve` finds it out), `StoreRecreatedError`,
-        `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept
-        the write lock; it did not happen), `EngineUnavailableError` (nothing was sent; it did not
-        happen), `AccessDeniedError`.
+        `InvalidValueError` (of a codec), `CommitTimeoutError` (it did not happen),
+        `CommitUnknownError` (`resolve` finds it out), `StoreRecreatedError`, `ClockSkewError`,
+        `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept the write lock; it
+        did not happen), `EngineUnavailableError` (nothing was sent; it did not happen),
+        `AccessDeniedError`.
         """
         said = any(each is not None for each in (note, writer, meta))
         wanted: Build | Ops

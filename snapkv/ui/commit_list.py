@@ -191,8 +191,7 @@ def steps_on(
     """Return commits after a moment, oldest first; otherwise as `steps_back`."""
     wanted = wanted or _shown(prefix)
     low, size = source.mark(since), CHUNK_COMMITS
-    head = source.reader.policy.now().mark
-    found: list[CommitSummary] = []
+    head, found = source.reader.policy.now().mark, list[CommitSummary]()
     while low.revision < head.revision:
         last = min(head.ordinal, low.ordinal + size)
         high = head if last == head.ordinal else source.reader.timeline.by_ordinal(last)
@@ -227,9 +226,7 @@ def _between(
 def step_of(source: Source, found: CommitChanges) -> CommitSummary:
     """Return a commit and what it did as a step."""
     mark, stamp, touched = found
-    counts: Counter[str] = Counter()
-    spaces: Counter[str] = Counter()
-    names: list[tuple[str, str]] = []
+    counts, spaces, names = Counter[str](), Counter[str](), list[tuple[str, str]]()
     for each in touched:
         if (space := space_of(source, each)) is not None:
             spaces[space] += 1
@@ -298,9 +295,8 @@ def commit_at(
     span = source.span_of_commits(prefix)
     found: list[CommitChanges] = list(changed(source.reader, *span, low, mark))
     if not found:
-        return CommitPage(
-            CommitSummary(mark.revision, mark.timestamp, None, None), [], 0, low.revision
-        )
+        nothing = CommitSummary(mark.revision, mark.timestamp, None, None)
+        return CommitPage(nothing, [], 0, low.revision)
     whole = _joined(found)
     first = b"" if after is None else source.encode(after) + b"\0"
     own = (each for each in whole.touched if is_own(source, each))

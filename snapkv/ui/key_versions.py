@@ -107,9 +107,8 @@ def stored_versions_back(
 ) -> Versions:
     """Return the versions of a stored key from a revision down, to the one in force at `low`.
 
-    An embedded engine reads them one behind the other. Elsewhere, and before
-    the key was created, the revisions are replayed in growing windows, one watch for each, while
-    there is time.
+    An embedded engine reads them one behind the other. Elsewhere, and before the key was created,
+    the revisions are replayed in growing windows, one watch for each, while there is time.
     """
     reader = source.reader
     begin = max(low, 1, reader.engine.compacted_revision())

@@ -364,10 +364,9 @@ class Capture:
     """Replicates tables until it is stopped; start as many as you like, on any machine.
 
     It registers with a session, takes part in the election of the owner, and schedules all
-    changefeeds while it leads. It keeps what `docs/scheduler_core.md` lists under
-    "What you promise".
-    If its session ends, it stops its tables and registers anew. If a sink hangs until its session
-    ends, it ends the process, with the exit code 75.
+    changefeeds while it leads. It keeps what `docs/scheduler_core.md` lists under "What you
+    promise". If its session ends, it stops its tables and registers anew. If a sink hangs until its
+    session ends, it ends the process, with the exit code 75.
 
     `post` carries messages; `functions` has the functions that sinks `call:NAME` mean, by name.
 

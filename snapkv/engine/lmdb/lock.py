@@ -266,9 +266,8 @@ class Access:
     def pause_others(self) -> Iterator[None]:
         """Let the other threads leave, for a thread that has entered itself.
 
-        If another thread is already waiting for exclusive access, do not claim it too: that
-        thread waits for us, so both would deadlock. Its claim makes the remaining threads leave
-        anyway.
+        If another thread is already waiting for exclusive access, do not claim it too: that thread
+        waits for us, so both would deadlock. Its claim makes the remaining threads leave anyway.
         """
         try:
             if self.claim.setdefault(_OWNER, me := threading.get_ident()) == me:
