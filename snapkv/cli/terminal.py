@@ -43,7 +43,7 @@ def write_line(parts: Iterable[Part], *, error: bool = False) -> None:
 
 
 @lru_cache(maxsize=2)
-def console(stream: TextIO) -> Console:
+def console(stream: TextIO, width: int | None = None, *, highlight: bool = True) -> Console:
     """Return rich's console on a terminal, on the pager before it, or on a pipe."""
     from rich.console import Console
 
@@ -53,7 +53,7 @@ def console(stream: TextIO) -> Console:
         def on_broken_pipe(self) -> None:
             raise
 
-    return PlainConsole(file=stream)
+    return PlainConsole(file=stream, width=width, highlight=highlight)
 
 
 def report_error(message: str) -> None:

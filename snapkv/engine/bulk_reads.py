@@ -36,7 +36,7 @@ READS_MAX = 128
 
 
 @dataclass(slots=True)
-class OpenWatch:
+class KeptWatch:
     """A watch that is read up to one revision, and later up to the next; `beyond` is read already.
 
     A server takes some 100 ms to bring a new watch up to date.
@@ -52,17 +52,17 @@ def replayed(
     range_end: bytes,
     first: int,
     until: int,
-    open_watch: OpenWatch | None = None,
+    kept_watch: KeptWatch | None = None,
 ) -> Iterator[WatchBatch]:
     """Yield the events of a range from revision `first` to `until`, from one watch.
 
-    Without an open one, from `first` on, a watch is opened for this. Raises `CompactedError` (unit
+    Without a kept one, from `first` on, a watch is opened for this. Raises `CompactedError` (unit
     "revision") if compaction overtakes it, and `EngineUnavailableError` if nothing comes for
     `REPLAY_WAIT_S`.
     """
     if first > until:
         return
-    watch = open_watch or OpenWatch(engine.watch(key, range_end, start_revision=first))
+    watch = kept_watch or KeptWatch(engine.watch(key, range_end, start_revision=first))
     try:
         while (batch := watch.beyond or watch.watcher.next(bounded(REPLAY_WAIT_S))) is not None:
             watch.beyond = batch if batch.revision > until else None
@@ -73,7 +73,7 @@ def replayed(
                 return
         raise EngineUnavailableError("no event in time")
     finally:
-        if open_watch is None:
+        if kept_watch is None:
             watch.watcher.close()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
-from snapkv.engine.bulk_reads import OpenWatch, replayed
+from snapkv.engine.bulk_reads import KeptWatch, replayed
 from snapkv.engine.contract import Engine, KeyEvent, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
@@ -56,14 +56,14 @@ def changed(
     end: bytes,
     low: Mark,
     high: Mark,
-    open_watch: OpenWatch | None = None,
+    kept_watch: KeptWatch | None = None,
 ) -> Iterator[CommitChanges]:
     """Yield the commits in (low, high] with what they did to the range [start, end).
 
     A write without a timestamp carries the timestamp of the first mark at or after it. In a store
     it is part of that commit, and a key that was created and removed within one commit is left
     out; an observed write is yielded by itself, before the mark. Observed bounds may be between
-    two marks. Costs two watches, of the time line and of the range; `open_watch` is one of the
+    two marks. Costs two watches, of the time line and of the range; `kept_watch` is one of the
     range, from `low` on. Raises `CompactedError` if changes in between were compacted, and at the
     end `StoreRestoredError` if they were not of one history.
     """
@@ -71,7 +71,7 @@ def changed(
         return
     try:
         first = first_after(reader, low)
-        events = events_of(reader.engine, start, end, first, high.revision, open_watch)
+        events = events_of(reader.engine, start, end, first, high.revision, kept_watch)
         reached, last = yield from _joined(reader, events, low, high)
     except CompactedError as e:
         raise compaction_error(reader.policy, low.timestamp) from e
@@ -140,10 +140,10 @@ def events_of(
     end: bytes,
     first: int,
     until: int,
-    open_watch: OpenWatch | None = None,
+    kept_watch: KeptWatch | None = None,
 ) -> Iterator[KeyEvent]:
     """Yield what happened to the range [start, end) between two revisions; one watch."""
-    batches = replayed(engine, start, end, first, until, open_watch)
+    batches = replayed(engine, start, end, first, until, kept_watch)
     return chain.from_iterable(batch.events for batch in batches)
 
 

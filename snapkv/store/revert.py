@@ -9,7 +9,7 @@ from typing import Any
 
 from snapkv.base.text import shortened_text
 from snapkv.committer.group import GroupBuilder
-from snapkv.engine.bulk_reads import OpenWatch
+from snapkv.engine.bulk_reads import KeptWatch
 from snapkv.errors import (
     NAMED_MAX,
     ConflictError,
@@ -82,10 +82,10 @@ def revert_plans(
     seen = reader.timeline.by_ordinal(found[min(found)].mark.ordinal - 1)
     start, end, first = encode(min(names)), encode(max(names)) + b"\0", first_after(reader, seen)
     with closing(reader.engine.watch(start, end, start_revision=first)) as watcher:
-        open_watch = OpenWatch(watcher)
+        kept_watch = KeptWatch(watcher)
         while True:
             head = reader.timeline.head()
-            for each in changed(reader, start, end, seen, head, open_watch):
+            for each in changed(reader, start, end, seen, head, kept_watch):
                 for lost in undone.pop(each.mark.revision, ()):
                     state = _KeyState(lost.before, lost.before, lost.before)
                     states.setdefault(encode(lost.key), state)

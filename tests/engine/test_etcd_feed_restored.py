@@ -41,7 +41,7 @@ def followed(store: SnapshotKV, old: list[Commit]) -> None:
 def received(store: SnapshotKV, lost: list[Commit]) -> None:
     """Wait until the feed has received commits; no lookup takes them."""
     reader = store._core.timeline.tracker._feed._watcher._watcher._reader  # type: ignore[union-attr]
-    eventually(lambda: reader._resume > lost[-1].revision, "the feed has received the commits")
+    eventually(lambda: reader.resume > lost[-1].revision, "the feed has received the commits")
 
 
 @pytest.mark.parametrize("new", [2, 3, 5])
@@ -136,11 +136,11 @@ def test_a_watch_ends_where_its_stream_was_opened_again(
         node.gateway.save_snapshot(backup)
         lost = committed(node.url, name, b"lost0", b"lost1")
         reader = watch._watcher._watcher._reader
-        eventually(lambda: reader._resume > lost[-1].revision, "the watch has received them")
+        eventually(lambda: reader.resume > lost[-1].revision, "the watch has received them")
         node.restore_snapshot(backup)
         later = committed(node.url, name, *(b"new%d" % n for n in range(new)))
         eventually(lambda: reader.reopened, "its stream was opened again")
-        eventually(lambda: reader._resume > later[-1].revision, "it has received what is new")
+        eventually(lambda: reader.resume > later[-1].revision, "it has received what is new")
         with pytest.raises(StoreRestoredError):
             take_all(watch, found)
         assert found == [commit.ts for commit in [*base, *lost]]

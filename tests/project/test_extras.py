@@ -254,7 +254,8 @@ def test_the_help_of_serve_shows_the_servers_own_defaults() -> None:
     from cdcmeta.couch_http import Limits
     from cdcmeta.couch_http import couch_server as server
 
-    assert (server_commands.HOST, server_commands.PORT) == (server.HOST, server.PORT)
+    serve = server_commands.command_kit.HOST, server_commands.PORT
+    assert serve == (server.HOST, server.PORT)
     defaults = Limits()
     assert defaults.body_bytes == server_commands.BODY_BYTES_MAX
     assert defaults.bulk_bytes == server_commands.BULK_BYTES_MAX
