@@ -213,8 +213,8 @@ class Server(web.Server):
     >>> server.stop(); server.run()
 
     It listens on `host` only. Port 0 takes any free port, which `port` returns. If only this
-    machine can reach it and it has no login, it rejects requests whose Host header is not a name of
-    this machine, `host`, or one of `allow_hosts`. Pages of `cors_origins` may use it from browsers.
+    machine can reach it and it has no login, the Host header of each request must be a name of this
+    machine, `host`, or one of `allow_hosts`. Pages of `cors_origins` may use it from browsers.
 
     The caller closes the store. Raises `InvalidArgumentError` when other machines can reach the
     address without a login and without `insecure`, and `OSError` when it cannot listen on the
